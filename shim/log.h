@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * One line to a descriptor per message: "libvkrdma[PID] LEVEL: text". Formats on the stack, writes once, no malloc, no
+ * stdio stream, errno preserved. The level and the target come from VKRDMA_LOG (see config.h): LEVEL or LEVEL:FILE.
+ * Default level: warn, to stderr. A stderr that the program closed or reused is not written to: the descriptor is
+ * duplicated high and guarded the first time something is logged (or at vkr_log_open).
+ */
+#ifndef VKR_LOG_H
+#define VKR_LOG_H
+
+#include "base.h"
+
+enum vkr_log_level { VKR_LOG_NONE, VKR_LOG_ERROR, VKR_LOG_WARN, VKR_LOG_INFO, VKR_LOG_DEBUG };
+
+extern enum vkr_log_level vkr_log_level;
+
+void vkr_log_open(enum vkr_log_level level, const char *file_or_null);
+void vkr_log_write(enum vkr_log_level level, const char *fmt, ...) VKR_PRINTF(2, 3);
+/* After fork, in the child: the descriptor was closed with the other guarded ones; take a new one when needed. */
+void vkr_log_forked(void);
+
+#define vkr_log(level, ...)                                                                                            \
+	do {                                                                                                           \
+		if (vkr_unlikely((level) <= vkr_log_level))                                                            \
+			vkr_log_write((level), __VA_ARGS__);                                                           \
+	} while (0)
+#define vkr_error(...) vkr_log(VKR_LOG_ERROR, __VA_ARGS__)
+#define vkr_warn(...)  vkr_log(VKR_LOG_WARN, __VA_ARGS__)
+#define vkr_info(...)  vkr_log(VKR_LOG_INFO, __VA_ARGS__)
+#define vkr_debug(...) vkr_log(VKR_LOG_DEBUG, __VA_ARGS__)
+
+#endif

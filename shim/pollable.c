@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include "pollable.h"
+
+#include <utlist.h>
+
+void vkr_pollable_init(struct vkr_pollable *p)
+{
+	pthread_mutex_init(&p->lock, NULL);
+	vkr_store(&p->ready, 0);
+	p->watches = NULL;
+}
+
+void vkr_pollable_set(struct vkr_pollable *p, uint32_t ready, uint32_t edge)
+{
+	struct vkr_watch *w;
+
+	vkr_store_rel(&p->ready, ready);
+	if (!edge)
+		return;
+	DL_FOREACH (p->watches, w)
+		w->fire(w, edge);
+}
+
+void vkr_watch_add(struct vkr_pollable *p, struct vkr_watch *w)
+{
+	pthread_mutex_lock(&p->lock);
+	DL_APPEND(p->watches, w);
+	pthread_mutex_unlock(&p->lock);
+}
+
+void vkr_watch_del(struct vkr_pollable *p, struct vkr_watch *w)
+{
+	pthread_mutex_lock(&p->lock);
+	DL_DELETE(p->watches, w);
+	pthread_mutex_unlock(&p->lock);
+}

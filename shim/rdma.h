@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * What the socket layers (socket.c, poll_emul.c) know of RDMA: streams, listeners, and the engine's sleep protocol.
+ * Implemented by engine.c, rdma_cm.c and rdma_stream.c. Nothing here blocks unless it says so. Functions return 0 or a
+ * count, or -errno. No verbs type appears.
+ */
+#ifndef VKR_RDMA_H
+#define VKR_RDMA_H
+
+#include "base.h"
+#include "pollable.h"
+#include "stats.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+/* ------------------------------------------------------------------ engine */
+
+#define VKR_MAX_DEVICES 8
+
+/*
+ * Starts the engine once per process: opens the libraries, the CM channel and the progress thread. Cheap when it
+ * runs already. -errno where RDMA is not to be had at all; *reason (static string) then says why in user's words and
+ * one WARN line has been logged (the first time only; the failure is remembered).
+ */
+int vkr_engine_start(const char **reason);
+bool vkr_engine_running(void);
+
+/*
+ * The sleep protocol. A thread that wants to wait for streams:
+ *
+ *   vkr_engine_poll(); look at the ready masks; nothing:
+ *   vkr_engine_sleep_begin();   counts the caller as asleep and arms every CQ, then polls once more
+ *   look at the ready masks again; nothing:
+ *   really sleep on vkr_engine_fds() (readable = completion events) and on whatever else the caller waits for
+ *   vkr_engine_sleep_end();
+ *   for each engine fd that was readable: vkr_engine_event(fd)   consumes and acknowledges the event, re-arms if others
+ *                                                                sleep, and polls
+ *
+ * Whoever polls dispatches to every stream of the CQ, so watches of other threads fire from this thread.
+ * vkr_engine_poll() returns the number of completions it handled; when another thread is polling a CQ it does not wait
+ * for it. sleep_begin's poll does wait: a completion taken by another thread has reached its stream when sleep_begin
+ * returns.
+ */
+int vkr_engine_poll(void);
+void vkr_engine_sleep_begin(void);
+void vkr_engine_sleep_end(void);
+void vkr_engine_event(int fd);
+/* Fills fds, returns their number (0 if the engine does not run). The set only grows; vkr_engine_generation() changes
+ * when it does. */
+int vkr_engine_fds(int fds[VKR_MAX_DEVICES]);
+unsigned vkr_engine_generation(void);
+
+/* Blocks: waits until every stream's accepted bytes have been delivered or ms have passed, then disconnects. For exit
+ * and exec. */
+void vkr_engine_flush(int ms);
+
+/* fork: prepare takes every lock of these three files in order; the child forgets all objects (frees nothing, calls no
+ * verbs). */
+void vkr_engine_fork_prepare(void);
+void vkr_engine_fork_parent(void);
+void vkr_engine_fork_child(void);
+
+/* ------------------------------------------------------------------ streams */
+
+enum vkr_stream_state {
+	VKR_STREAM_CONNECTING,
+	VKR_STREAM_OPEN,   /* includes half-closed and ended by the peer: see the ready mask */
+	VKR_STREAM_FAILED, /* the connect attempt failed: vkr_stream_failure() */
+};
+
+/*
+ * One byte stream on one RC QP. The socket layer holds one reference from vkr_connect_start()/vkr_listener_accept()
+ * until vkr_stream_close(), and makes no call on it after that. May be called from any thread, several at once.
+ *
+ * The ready mask follows Linux TCP: IN = bytes, EOF or error; OUT = room for at least a quarter of the send buffer, or
+ * a write would fail at once; RDHUP = the peer will send no more; HUP = both directions ended; ERR = an error that
+ * SO_ERROR or the next call reports. While CONNECTING the mask is 0. A connect that fails sets state FAILED, leaves the
+ * mask 0, and fires watches with the edge VKR_EDGE_STATE, as does success (with OUT).
+ */
+struct vkr_stream;
+#define VKR_EDGE_STATE (1u << 27) /* no EPOLL* bit: the state changed (connected, or failed) */
+
+struct vkr_pollable *vkr_stream_pollable(struct vkr_stream *s);
+enum vkr_stream_state vkr_stream_state(struct vkr_stream *s);
+/* FAILED only: the errno of the attempt (-ETIMEDOUT, -ECONNREFUSED, -ENETUNREACH, -ENOMEM, ...) and a reason in user's
+ * words, kept until close. */
+int vkr_stream_failure(struct vkr_stream *s, const char **reason);
+struct vkr_conn_stats *vkr_stream_stats(struct vkr_stream *s);
+/* v4 peers as AF_INET, v6 as AF_INET6 (v4-mapped where the listener was a v6 one). Valid when OPEN. */
+void vkr_stream_addrs(struct vkr_stream *s, struct sockaddr_storage *local, struct sockaddr_storage *peer);
+
+/*
+ * recv: copies up to the iovecs' total. > 0 bytes; 0 = end of the stream (or total length 0); -EAGAIN; -ECONNRESET,
+ * -ETIMEDOUT, ... a pending error, reported once, after the data before it. peek leaves the bytes. send: > 0 bytes
+ * accepted, may be fewer than asked; 0 only for total length 0; -EAGAIN; -EPIPE; a pending error once. Accepted bytes
+ * are the library's to deliver. User memory is read or written directly: the caller has checked nothing, a bad pointer
+ * faults as in memcpy (the socket layer guards for EFAULT).
+ */
+ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, int iovcnt, bool peek);
+ssize_t vkr_stream_send(struct vkr_stream *s, const struct iovec *iov, int iovcnt);
+
+size_t vkr_stream_inq(struct vkr_stream *s);     /* bytes that recv would deliver now: FIONREAD */
+size_t vkr_stream_outq(struct vkr_stream *s);    /* bytes accepted and not known to be at the peer: SIOCOUTQ */
+int vkr_stream_take_error(struct vkr_stream *s); /* SO_ERROR: pending errno as a positive number, cleared; 0 if none */
+
+/* how: SHUT_RD, SHUT_WR, SHUT_RDWR. -ENOTCONN when already fully ended. */
+int vkr_stream_shutdown(struct vkr_stream *s, int how);
+
+/* Gives the reference back. Unsent bytes drain behind it until the deadline (0: discard and reset: SO_LINGER with 0).
+ * Never blocks. */
+void vkr_stream_close(struct vkr_stream *s, int drain_ms);
+
+/* Starts an attempt: resolve, route, QP, connect, negotiation, all within timeout_ms, by the progress thread. 0 and a
+ * CONNECTING stream (with its stats slot), or -errno and a reason. `local` is the bound address or NULL. `rule` is
+ * copied. */
+int vkr_connect_start(const struct sockaddr *local, const struct sockaddr *peer, int timeout_ms, const char *rule,
+		      struct vkr_stream **stream, const char **reason);
+
+/* ------------------------------------------------------------------ listeners */
+
+/* An RDMA listener on the address that getsockname() gave (port set; the any address allowed). Streams are handed out
+ * established, up to backlog wait. Its pollable has IN while one waits. */
+struct vkr_listener;
+int vkr_listener_create(const struct sockaddr *local, bool v6only, int backlog, const char *rule,
+			struct vkr_listener_stats *stats, struct vkr_listener **l, const char **reason);
+struct vkr_pollable *vkr_listener_pollable(struct vkr_listener *l);
+void vkr_listener_backlog(struct vkr_listener *l, int backlog); /* a second listen() */
+struct vkr_stream *vkr_listener_accept(struct vkr_listener *l); /* NULL: none waits */
+void vkr_listener_close(struct vkr_listener *l);                /* waiting streams are closed */
+
+#endif

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * softverbs' few private entries beside the libibverbs and librdmacm ABI. A caller finds them with dlsym() on the same
+ * handle that gave it ibv_* and rdma_*; where they are missing the provider is real rdma-core.
+ */
+#ifndef VKR_SOFTVERBS_H
+#define VKR_SOFTVERBS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define VKR_SOFT_ABI 1
+
+struct vkr_soft_api {
+	uint32_t abi; /* VKR_SOFT_ABI */
+
+	/* Memory that peers can map from birth, so that registering it for remote access costs no copy. Page-aligned,
+	 * zeroed, not inherited by fork (MADV_DONTFORK). len is rounded up to whole pages. NULL and errno on failure.
+	 */
+	void *(*arena_alloc)(size_t len);
+	void (*arena_free)(void *p, size_t len);
+
+	/* Every descriptor that softverbs opens from now on is passed through `move` (which may return another number,
+	 * the old one closed, and guards it) and closed through `close`. Descriptors opened before are passed through
+	 * at this call. */
+	void (*set_fd_hooks)(int (*move)(int fd), void (*close)(int fd));
+
+	/* Inline data costs nothing here (it is copied once, at post): QPs may ask for max_inline_data up to this. */
+	uint32_t max_inline;
+};
+
+/* The symbol: const struct vkr_soft_api *vkr_soft_api(void) */
+const struct vkr_soft_api *vkr_soft_api(void);
+
+#endif
