@@ -55,7 +55,7 @@ struct vkr_listener_stats { /* 256 bytes */
 	char rule[72];
 	char reason[96];
 	vkr_counter accepted_rdma, accepted_tcp;
-	uint8_t pad1[256 - 16 - sizeof(struct sockaddr_in6) - 72 - 96 - 16];
+	uint8_t pad1[24];
 };
 
 struct vkr_totals { /* everything since start, closed connections included; live ones are added by the reader */
