@@ -123,7 +123,8 @@ void vkr_log_open(enum vkr_log_level level, const char *file_or_null)
 	}
 	if (rc < 0) {
 		file_path[0] = '\0';
-		vkr_error("log file %s cannot be opened (%s): logging to standard error", file_or_null, strerror(-rc));
+		vkr_error("log file %s cannot be opened (%s): logging to standard error", file_or_null,
+			  strerrordesc_np(-rc));
 	}
 	errno = saved;
 }
