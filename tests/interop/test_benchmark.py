@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""valkey-benchmark and redis-benchmark run their whole default list: no hang, no error, every row there."""
+import csv
+
+import harness
+
+REQUESTS = harness.by_tier(500, 2000, 100_000)
+# A reply of LRANGE_600 with 64 KiB values has 39 MB: few of those are a lot.
+BIG_REQUESTS = harness.by_tier(50, 50, 200)
+VARIANTS = {
+    'c50': ['-c', '50', '-n', REQUESTS],
+    'pipeline32': ['-c', '50', '-P', '32', '-n', max(REQUESTS, 50 * 32)],
+    'large': ['-c', '50', '-d', '65536', '-n', BIG_REQUESTS],
+    'threads2': ['-c', '50', '--threads', '2', '-n', REQUESTS],
+}
+SERVERS = {'valkey_io1': ('valkey', []), 'valkey_io2': ('valkey', ['--io-threads', '2']), 'redis': ('redis', [])}
+
+
+class Benchmark(harness.Case):
+    def bench(self, tool, server, variant):
+        self.need(tool)
+        kind, args = SERVERS[server]
+        s = self.server(*args, kind=kind)
+        timeout = 600 if harness.TIER == 'full' else 90
+        proc = self.spawn([tool, '-h', harness.HOST, '-p', s.port, '--csv', *VARIANTS[variant]], s.port)
+        out = self.finish(proc, timeout).decode()
+        rows = [r for r in csv.reader(out.splitlines()) if len(r) >= 2 and r[0] != 'test']
+        names = [r[0] for r in rows]
+        for needed in ('PING_INLINE', 'SET', 'GET', 'LPUSH', 'LRANGE_600 (first 600 elements)', 'MSET (10 keys)'):
+            self.assertIn(needed, names)
+        self.assertGreaterEqual(len(rows), 18, names)
+        for row in rows:
+            self.assertGreater(float(row[1]), 0, row)
+        if not server.startswith('valkey') or tool == 'valkey-benchmark':
+            self.assertNotIn(b'rror', proc.err, 'said on stderr')
+        self.assertEqual(s.plain().info('stats')['total_error_replies'].strip(), '0')
+
+
+def add(tool, server, variant):
+    def test(self):
+        self.bench(tool, server, variant)
+    test.__name__ = f'test_{tool.replace("-", "_")}_{server}_{variant}'
+    setattr(Benchmark, test.__name__, Benchmark._proved(test))
+
+
+for _server in SERVERS:
+    for _tool in ('valkey-benchmark', 'redis-benchmark'):
+        for _variant in VARIANTS:
+            add(_tool, _server, _variant)
+
+if __name__ == '__main__':
+    harness.main()
