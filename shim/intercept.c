@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Descriptors appearing, disappearing and being renumbered. The other families are in intercept_*.c. */
+#include "intercept.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+int vkr_note_fresh(int fd)
+{
+	int saved = errno;
+
+	if (fd >= 0 && vkr_on())
+		vkr_fd_fresh(fd);
+	errno = saved;
+	return fd;
+}
+
+static void each_right(const struct msghdr *m, void (*fn)(int fd))
+{
+	struct msghdr *h = (struct msghdr *)m; /* CMSG_NXTHDR wants it so; nothing is written */
+
+	if (!m->msg_control)
+		return;
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(h); c; c = CMSG_NXTHDR(h, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len < CMSG_LEN(0))
+			continue;
+		for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++) {
+			int fd;
+
+			__builtin_memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+			fn(fd);
+		}
+	}
+}
+
+static void passed_on(int fd)
+{
+	if (vkr_fd_tracked(fd))
+		vkr_sock_fdopen(fd);
+}
+
+void vkr_note_rights_in(const struct msghdr *m)
+{
+	int saved = errno;
+
+	each_right(m, vkr_fd_fresh);
+	errno = saved;
+}
+
+void vkr_note_rights_out(const struct msghdr *m)
+{
+	int saved = errno;
+
+	each_right(m, passed_on);
+	errno = saved;
+}
+
+/* A number that an application's call may not simply overwrite or close: the system call inside is made only then. */
+static bool ours(int fd)
+{
+	return (vkr_fd_tracked(fd) || vkr_guard_has(fd)) && !vkr_in_vfork_child();
+}
+
+int vkr_call_close(int fd)
+{
+	if (vkr_likely(!vkr_on() || !ours(fd)))
+		return vkr_real.close(fd);
+	VKR_ROUTE(vkr_sock_close(fd), vkr_real.close(fd));
+}
+VKR_NAME(close, vkr_call_close);
+VKR_NAME(__close, vkr_call_close);
+
+int vkr_call_close_range(unsigned first, unsigned last, int flags)
+{
+	if (vkr_likely(!vkr_on() || vkr_in_vfork_child()))
+		return vkr_real.close_range(first, last, flags);
+	VKR_ROUTE(vkr_sock_close_range(first, last, flags), vkr_real.close_range(first, last, flags));
+}
+VKR_NAME(close_range, vkr_call_close_range);
+
+void vkr_call_closefrom(int low)
+{
+	int saved = errno;
+
+	if (vkr_likely(!vkr_on() || vkr_in_vfork_child())) {
+		vkr_real.closefrom(low);
+		return;
+	}
+	vkr_sock_closefrom(low);
+	errno = saved;
+}
+VKR_NAME(closefrom, vkr_call_closefrom);
+
+int vkr_call_dup(int fd)
+{
+	if (vkr_likely(!vkr_on()))
+		return vkr_real.dup(fd);
+	if (!ours(fd))
+		return vkr_note_fresh(vkr_real.dup(fd));
+	VKR_ROUTE(vkr_sock_dup(fd, 0, false), vkr_note_fresh(vkr_real.dup(fd)));
+}
+VKR_NAME(dup, vkr_call_dup);
+
+/* dup2(fd, fd) replaces nothing. */
+static int note_replaced(int oldfd, int newfd)
+{
+	return newfd == oldfd ? newfd : vkr_note_fresh(newfd);
+}
+
+int vkr_call_dup2(int oldfd, int newfd)
+{
+	if (vkr_likely(!vkr_on()))
+		return vkr_real.dup2(oldfd, newfd);
+	if (!ours(oldfd) && !ours(newfd))
+		return note_replaced(oldfd, vkr_real.dup2(oldfd, newfd));
+	VKR_ROUTE(vkr_sock_dup2(oldfd, newfd, 0, false), note_replaced(oldfd, vkr_real.dup2(oldfd, newfd)));
+}
+VKR_NAME(dup2, vkr_call_dup2);
+VKR_NAME(__dup2, vkr_call_dup2);
+
+int vkr_call_dup3(int oldfd, int newfd, int flags)
+{
+	if (vkr_likely(!vkr_on()))
+		return vkr_real.dup3(oldfd, newfd, flags);
+	if (!ours(oldfd) && !ours(newfd))
+		return vkr_note_fresh(vkr_real.dup3(oldfd, newfd, flags));
+	VKR_ROUTE(vkr_sock_dup2(oldfd, newfd, flags, true), vkr_note_fresh(vkr_real.dup3(oldfd, newfd, flags)));
+}
+VKR_NAME(dup3, vkr_call_dup3);
+
+static int fcntl_real(int fd, int cmd, void *arg)
+{
+	int ret = vkr_real.fcntl(fd, cmd, arg);
+
+	return cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC ? vkr_note_fresh(ret) : ret;
+}
+
+/* Variadic in the header only: an int or a pointer travels in the same register. */
+int vkr_call_fcntl(int fd, int cmd, void *arg)
+{
+	if (vkr_likely(!vkr_on()))
+		return vkr_real.fcntl(fd, cmd, arg);
+	if (!vkr_fd_tracked(fd))
+		return fcntl_real(fd, cmd, arg);
+	VKR_ROUTE(vkr_sock_fcntl(fd, cmd, arg), fcntl_real(fd, cmd, arg));
+}
+VKR_NAME(fcntl, vkr_call_fcntl);
+VKR_NAME(fcntl64, vkr_call_fcntl);
+VKR_NAME(__fcntl, vkr_call_fcntl);
+
+VKR_FD_CALL(int, ioctl, (int fd, unsigned long request, void *arg), (fd, request, arg));
+
+/* ------------------------------------------------------------------ stdio, which closes past interposition */
+
+/*
+ * Takes a tracked number out of our hands before stdio closes it: what stdio holds is sent, and /dev/null stands in its
+ * place until then. Closing ours first instead would let another thread's socket have the number.
+ */
+static void hand_over(FILE *f)
+{
+	int saved = errno, fd = vkr_on() ? fileno(f) : -1, null;
+
+	if (fd >= 0 && vkr_fd_tracked(fd) && !vkr_in_vfork_child()) {
+		fflush(f);
+		null = open("/dev/null", O_RDWR | O_CLOEXEC);
+		if (null >= 0) {
+			vkr_call_dup3(null, fd, O_CLOEXEC);
+			vkr_real.close(null);
+		}
+	}
+	errno = saved;
+}
+
+int vkr_call_fclose(FILE *f)
+{
+	if (vkr_unlikely(vkr_load(&vkr_active)))
+		hand_over(f);
+	return vkr_real.fclose(f);
+}
+VKR_NAME(fclose, vkr_call_fclose);
+
+FILE *vkr_call_fdopen(int fd, const char *mode)
+{
+	FILE *f = vkr_real.fdopen(fd, mode);
+	int saved = errno;
+
+	if (f && vkr_tracked(fd))
+		vkr_sock_fdopen(fd);
+	errno = saved;
+	return f;
+}
+VKR_NAME(fdopen, vkr_call_fdopen);
+
+FILE *vkr_call_freopen(const char *path, const char *mode, FILE *f)
+{
+	if (vkr_unlikely(vkr_load(&vkr_active)))
+		hand_over(f);
+	return vkr_real.freopen(path, mode, f);
+}
+VKR_NAME(freopen, vkr_call_freopen);
+
+FILE *vkr_call_freopen64(const char *path, const char *mode, FILE *f)
+{
+	if (vkr_unlikely(vkr_load(&vkr_active)))
+		hand_over(f);
+	return vkr_real.freopen64(path, mode, f);
+}
+VKR_NAME(freopen64, vkr_call_freopen64);
