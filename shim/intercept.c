@@ -55,10 +55,10 @@ void vkr_note_rights_out(const struct msghdr *m)
 	errno = saved;
 }
 
-/* A number that an application's call may not simply overwrite or close: the system call inside is made only then. */
+/* A number that an application's call may not simply overwrite or close. The logic knows what a vfork child may do. */
 static bool ours(int fd)
 {
-	return (vkr_fd_tracked(fd) || vkr_guard_has(fd)) && !vkr_in_vfork_child();
+	return vkr_fd_tracked(fd) || vkr_guard_has(fd);
 }
 
 int vkr_call_close(int fd)
@@ -72,7 +72,7 @@ VKR_NAME(__close, vkr_call_close);
 
 int vkr_call_close_range(unsigned first, unsigned last, int flags)
 {
-	if (vkr_likely(!vkr_on() || vkr_in_vfork_child()))
+	if (vkr_likely(!vkr_on()))
 		return vkr_real.close_range(first, last, flags);
 	VKR_ROUTE(vkr_sock_close_range(first, last, flags), vkr_real.close_range(first, last, flags));
 }
@@ -82,7 +82,7 @@ void vkr_call_closefrom(int low)
 {
 	int saved = errno;
 
-	if (vkr_likely(!vkr_on() || vkr_in_vfork_child())) {
+	if (vkr_likely(!vkr_on())) {
 		vkr_real.closefrom(low);
 		return;
 	}
@@ -160,7 +160,7 @@ static void hand_over(FILE *f)
 {
 	int saved = errno, fd = vkr_on() ? fileno(f) : -1, null;
 
-	if (fd >= 0 && vkr_fd_tracked(fd) && !vkr_in_vfork_child()) {
+	if (fd >= 0 && vkr_fd_tracked(fd) && !vkr_vforked()) {
 		fflush(f);
 		null = open("/dev/null", O_RDWR | O_CLOEXEC);
 		if (null >= 0) {

@@ -10,6 +10,7 @@
 #ifndef VKR_INTERCEPT_H
 #define VKR_INTERCEPT_H
 
+#include "fdmap.h"
 #include "guard.h"
 #include "libc_real.h"
 #include "socket.h"
@@ -51,12 +52,16 @@ static inline bool vkr_on(void)
 	return vkr_unlikely(vkr_load(&vkr_active)) && vkr_depth == 0;
 }
 
-/* ---- process state (intercept_process.c) */
-
-/* Once, before the first number is noted: fork handlers, and the page that tells a forked child from a vforked one. */
+/* Fork handlers, once, before the first number is noted (intercept_process.c). */
 void vkr_process_prepare(void);
-/* True in a child that shares this memory (vfork, clone with CLONE_VM): it must change nothing here. A system call. */
-bool vkr_in_vfork_child(void);
+
+/* True in a child that shares this memory without our vfork() (clone with CLONE_VM): it must change nothing here. A
+ * system call; a child that was forked without handlers is put right first. */
+static inline bool vkr_vforked(void)
+{
+	vkr_fork_check();
+	return vkr_in_vfork_child();
+}
 
 /* ---- numbers that appear behind fdmap's back (intercept.c); all keep errno */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* RLIMIT_NOFILE as the application sees it, and signal dispositions. */
 #include "intercept.h"
-#include "limits.h"
+#include "nofile.h"
 
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 
 int vkr_call_prlimit(pid_t pid, int resource, const struct rlimit *set, struct rlimit *old)
 {
-	if (vkr_likely(!vkr_on()) || resource != RLIMIT_NOFILE || (pid != 0 && pid != getpid()) || vkr_in_vfork_child())
+	if (vkr_likely(!vkr_on()) || resource != RLIMIT_NOFILE || (pid != 0 && pid != getpid()) || vkr_vforked())
 		return vkr_real.prlimit(pid, resource, set, old);
 	VKR_ROUTE(vkr_limits_exchange(set, old), vkr_real.prlimit(pid, resource, set, old));
 }
@@ -69,7 +69,7 @@ static void note_action(int sig, const struct sigaction *act)
  */
 static bool noting(void)
 {
-	return vkr_depth == 0 && (vkr_load(&vkr_active) || !vkr_initialised()) && !vkr_in_vfork_child();
+	return vkr_depth == 0 && (vkr_load(&vkr_active) || !vkr_initialised()) && !vkr_vforked();
 }
 
 void vkr_note_signal(int sig)

@@ -1,27 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Processes: fork, exec, spawn, the ends of a process. */
 #include "intercept.h"
-#include "limits.h"
+#include "nofile.h"
 
 #include <stdarg.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 /* ------------------------------------------------------------------ fork and vfork */
-
-/*
- * A page that a forked child finds empty (MADV_WIPEONFORK), by whatever call it was forked, and that a child with
- * shared memory finds as it was. It holds the pid.
- */
-static _Atomic(_Atomic pid_t *) owner;
-
-bool vkr_in_vfork_child(void)
-{
-	_Atomic pid_t *page = vkr_load_acq(&owner);
-	pid_t pid = page ? vkr_load(page) : 0;
-
-	return pid && pid != getpid();
-}
 
 static void fork_prepare(void)
 {
@@ -39,11 +24,7 @@ static void fork_parent(void)
 
 static void fork_child(void)
 {
-	_Atomic pid_t *page = vkr_load_acq(&owner);
-
 	vkr_depth++;
-	if (page)
-		vkr_store(page, getpid());
 	vkr_limits_fork_child();
 	vkr_socket_fork_child();
 	vkr_depth--;
@@ -51,12 +32,6 @@ static void fork_child(void)
 
 static void prepare_once(void)
 {
-	void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (page != MAP_FAILED && madvise(page, 4096, MADV_WIPEONFORK) == 0) {
-		vkr_store((_Atomic pid_t *)page, getpid());
-		vkr_store_rel(&owner, (_Atomic pid_t *)page);
-	}
 	pthread_atfork(fork_prepare, fork_parent, fork_child);
 }
 
@@ -152,7 +127,7 @@ static bool exec_begin(bool likely_to_work)
 
 	if (vkr_likely(!vkr_load(&vkr_active)))
 		return false;
-	if (likely_to_work && vkr_depth == 0 && !vkr_in_vfork_child())
+	if (likely_to_work && vkr_depth == 0 && !vkr_vforked())
 		vkr_socket_exec();
 	restored = vkr_limits_restore();
 	errno = saved;
@@ -293,7 +268,7 @@ VKR_NAME(execle, call_execle);
 	{                                                                                                              \
 		int ret;                                                                                               \
                                                                                                                        \
-		if (vkr_likely(!vkr_on()) || vkr_in_vfork_child())                                                     \
+		if (vkr_likely(!vkr_on()) || vkr_vforked())                                                            \
 			return vkr_real.name(pid, path, fa, attr, argv, envp);                                         \
 		vkr_limits_spawn_begin();                                                                              \
 		ret = vkr_real.name(pid, path, fa, attr, argv, envp);                                                  \
@@ -311,7 +286,7 @@ static FILE *call_popen(const char *command, const char *mode)
 {
 	FILE *f;
 
-	if (vkr_likely(!vkr_on()) || vkr_in_vfork_child())
+	if (vkr_likely(!vkr_on()) || vkr_vforked())
 		return vkr_real.popen(command, mode);
 	vkr_limits_spawn_begin();
 	f = vkr_real.popen(command, mode);
@@ -375,7 +350,7 @@ VKR_NAME(forkpty, call_forkpty);
 
 static void flush(void)
 {
-	if (vkr_on() && !vkr_in_vfork_child())
+	if (vkr_on() && !vkr_vforked())
 		vkr_socket_exit();
 }
 

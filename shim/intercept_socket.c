@@ -8,7 +8,7 @@ int vkr_call_socket(int domain, int type, int protocol)
 
 	vkr_init(); /* another library's constructor may come before ours */
 	fd = vkr_real.socket(domain, type, protocol);
-	if (vkr_likely(!vkr_on()) || fd < 0 || vkr_in_vfork_child())
+	if (vkr_likely(!vkr_on()) || fd < 0 || vkr_vforked())
 		return fd;
 	saved = errno;
 	vkr_process_prepare();

@@ -6,7 +6,7 @@ static int note_epoll(int fd)
 {
 	int saved = errno;
 
-	if (fd < 0 || vkr_likely(!vkr_on()) || vkr_in_vfork_child())
+	if (fd < 0 || vkr_likely(!vkr_on()) || vkr_vforked())
 		return fd;
 	vkr_process_prepare();
 	vkr_fd_epoll(fd);

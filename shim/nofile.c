@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#include "limits.h"
+#include "nofile.h"
 #include "libc_real.h"
 #include "socket.h"
 

@@ -4,8 +4,8 @@
  * raised once a flagged socket appears; the application goes on seeing, and setting, its own. The real soft limit stays
  * under VKR_NOFILE_CAP: programs that we start by system() inherit it, and some close every number below it.
  */
-#ifndef VKR_LIMITS_H
-#define VKR_LIMITS_H
+#ifndef VKR_NOFILE_H
+#define VKR_NOFILE_H
 
 #include "base.h"
 
