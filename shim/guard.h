@@ -32,9 +32,6 @@ int vkr_guard_evict(int fd);
 /* Calls fn for every guarded fd (fork's child closes them; close_range goes round them). Ascending order. */
 void vkr_guard_each(void (*fn)(int fd, void *arg), void *arg);
 
-/* fork's child, which has closed them all: forgets every mark; the locks may be any thread's. */
-void vkr_guard_forked(void);
-
 /* Lowest guarded fd that is >= fd, or -1. */
 int vkr_guard_next(int fd);
 

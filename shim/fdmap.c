@@ -1,0 +1,550 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include "fdmap.h"
+
+#include "guard.h"
+#include "libc_real.h"
+#include "log.h"
+#include "socket.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Two levels: the numbers of a container with RLIMIT_NOFILE of one billion cost nothing until they are used. */
+#define CHUNK_BITS 13
+#define CHUNK_SIZE (1u << CHUNK_BITS)
+#define CHUNKS     (1u << (30 - CHUNK_BITS))
+
+typedef _Atomic(struct vkr_file *) vkr_entry;
+
+static _Atomic(vkr_entry *) chunks[CHUNKS];
+static unsigned chunks_used; /* one past the highest; under vkr_ctl_lock */
+
+pthread_mutex_t vkr_ctl_lock = PTHREAD_MUTEX_INITIALIZER;
+uint32_t vkr_fork_generation;
+
+static _Atomic uint32_t alive_before_init = 1;
+_Atomic uint32_t *vkr_alive = &alive_before_init;
+static pid_t owner_pid;
+
+int64_t vkr_now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000000000ll + ts.tv_nsec;
+}
+
+/* ------------------------------------------------------------------ the table */
+
+static vkr_entry *entry_of(int fd)
+{
+	vkr_entry *chunk;
+
+	if (vkr_unlikely((unsigned)fd >= CHUNKS * CHUNK_SIZE))
+		return NULL;
+	chunk = vkr_load_acq(&chunks[(unsigned)fd >> CHUNK_BITS]);
+	return chunk ? &chunk[(unsigned)fd & (CHUNK_SIZE - 1)] : NULL;
+}
+
+bool vkr_fd_tracked(int fd)
+{
+	vkr_entry *e = entry_of(fd);
+
+	return e && vkr_load(e);
+}
+
+/* vkr_ctl_lock held. */
+static vkr_entry *entry_make(int fd)
+{
+	vkr_entry *chunk;
+	unsigned i = (unsigned)fd >> CHUNK_BITS;
+
+	if (fd < 0 || i >= CHUNKS)
+		return NULL;
+	if (!vkr_load(&chunks[i])) {
+		chunk =
+		    mmap(NULL, CHUNK_SIZE * sizeof(*chunk), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (chunk == MAP_FAILED)
+			return NULL;
+		vkr_store_rel(&chunks[i], chunk);
+		chunks_used = vkr_max(chunks_used, i + 1);
+	}
+	return entry_of(fd);
+}
+
+struct vkr_file *vkr_file_get(int fd)
+{
+	vkr_entry *e = entry_of(fd);
+	struct vkr_file *f;
+	uint32_t refs;
+
+	if (!e)
+		return NULL;
+	for (;;) {
+		f = vkr_load_acq(e);
+		if (!f)
+			return NULL;
+		refs = vkr_load(&f->refs);
+		while (refs && !atomic_compare_exchange_weak_explicit(&f->refs, &refs, refs + 1, memory_order_acquire,
+								      memory_order_relaxed))
+			;
+		if (!refs)
+			continue; /* being freed: the number is about to change */
+		if (vkr_likely(vkr_load_acq(e) == f))
+			return f;
+		vkr_file_put(f);
+	}
+}
+
+int vkr_file_install(int fd, struct vkr_file *f)
+{
+	vkr_entry *e = entry_make(fd);
+
+	if (!e)
+		return -ENOMEM;
+	vkr_file_hold(f);
+	vkr_store(&f->number, fd);
+	vkr_store_rel(e, f);
+	return 0;
+}
+
+struct vkr_file *vkr_file_uninstall(int fd)
+{
+	vkr_entry *e = entry_of(fd);
+
+	return e ? atomic_exchange(e, NULL) : NULL;
+}
+
+void vkr_file_each_number(struct vkr_file *f, void (*fn)(int fd, struct vkr_file *f, void *arg), void *arg)
+{
+	vkr_entry *chunk;
+	unsigned i, j;
+
+	for (i = 0; i < chunks_used; i++) {
+		chunk = vkr_load(&chunks[i]);
+		for (j = 0; chunk && j < CHUNK_SIZE; j++)
+			if (vkr_load(&chunk[j]) == f || (!f && vkr_load(&chunk[j])))
+				fn((int)(i << CHUNK_BITS | j), vkr_load(&chunk[j]), arg);
+	}
+}
+
+static void note_number(int fd, struct vkr_file *f, void *arg)
+{
+	vkr_store(&f->number, fd);
+	*(int *)arg = fd;
+}
+
+int vkr_file_number(struct vkr_file *f)
+{
+	int fd = vkr_load(&f->number);
+	vkr_entry *e = entry_of(fd);
+
+	if (e && vkr_load(e) == f)
+		return fd;
+	fd = -1;
+	vkr_file_each_number(f, note_number, &fd);
+	return fd;
+}
+
+/* ------------------------------------------------------------------ files */
+
+static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct vkr_file *free_socks, *free_epsets;
+
+static struct vkr_file *pool_take(struct vkr_file **pool, size_t size)
+{
+	enum { COUNT = 64 };
+	struct vkr_file *f;
+	char *p;
+	int i;
+
+	pthread_mutex_lock(&pool_lock);
+	if (!*pool) {
+		p = mmap(NULL, COUNT * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		for (i = 0; p != MAP_FAILED && i < COUNT; i++) {
+			f = (struct vkr_file *)(p + (size_t)i * size);
+			f->next_free = *pool;
+			*pool = f;
+		}
+	}
+	f = *pool;
+	if (f)
+		*pool = f->next_free;
+	pthread_mutex_unlock(&pool_lock);
+	if (f)
+		memset((char *)f + sizeof(*f), 0, size - sizeof(*f));
+	return f;
+}
+
+static void file_init(struct vkr_file *f, enum vkr_kind kind)
+{
+	f->kind = kind;
+	f->items = NULL;
+	f->generation = vkr_fork_generation;
+	vkr_store(&f->number, -1);
+	vkr_store_rel(&f->refs, 1);
+}
+
+struct vkr_sock *vkr_sock_new(int domain, int type, int protocol)
+{
+	struct vkr_file *f = pool_take(&free_socks, sizeof(struct vkr_sock));
+	struct vkr_sock *s = (struct vkr_sock *)f;
+
+	if (!f)
+		return NULL;
+	s->domain = domain;
+	s->type = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
+	s->protocol = protocol ? protocol : IPPROTO_TCP;
+	vkr_store(&s->nonblock, type & SOCK_NONBLOCK);
+	s->pair_lib = s->pair_app = -1;
+	file_init(f, VKR_KIND_SOCK);
+	return s;
+}
+
+struct vkr_epset *vkr_epset_new(void)
+{
+	struct vkr_file *f = pool_take(&free_epsets, sizeof(struct vkr_epset));
+	struct vkr_epset *e = (struct vkr_epset *)f;
+
+	if (!f)
+		return NULL;
+	pthread_mutex_init(&e->lock, NULL);
+	vkr_pollable_init(&e->poll);
+	e->efd = -1;
+	file_init(f, VKR_KIND_EPOLL);
+	return e;
+}
+
+void vkr_file_put(struct vkr_file *f)
+{
+	struct vkr_file **pool;
+
+	if (atomic_fetch_sub_explicit(&f->refs, 1, memory_order_acq_rel) != 1)
+		return;
+	/* What a forked child inherited is the parent's: nothing to take down, only the memory is reused. */
+	if (f->kind == VKR_KIND_SOCK) {
+		if (!vkr_file_inherited(f))
+			vkr_sock_destroy((struct vkr_sock *)f);
+		pool = &free_socks;
+	} else {
+		if (!vkr_file_inherited(f))
+			vkr_epset_destroy((struct vkr_epset *)f);
+		pool = &free_epsets;
+	}
+	pthread_mutex_lock(&pool_lock);
+	f->next_free = *pool;
+	*pool = f;
+	pthread_mutex_unlock(&pool_lock);
+}
+
+static struct vkr_file *get_kind(int fd, enum vkr_kind kind)
+{
+	struct vkr_file *f = vkr_file_get(fd);
+
+	if (f && f->kind != kind) {
+		vkr_file_put(f);
+		return NULL;
+	}
+	return f;
+}
+
+struct vkr_sock *vkr_sock_get(int fd)
+{
+	return (struct vkr_sock *)get_kind(fd, VKR_KIND_SOCK);
+}
+
+struct vkr_epset *vkr_epset_get(int fd)
+{
+	return (struct vkr_epset *)get_kind(fd, VKR_KIND_EPOLL);
+}
+
+/* ------------------------------------------------------------------ numbers come and go */
+
+static void alive_init(void);
+
+static void track(int fd, struct vkr_file *f)
+{
+	struct vkr_file *stale;
+
+	if (!f)
+		return;
+	pthread_mutex_lock(&vkr_ctl_lock);
+	alive_init();
+	stale = vkr_file_uninstall(fd);
+	vkr_file_install(fd, f);
+	pthread_mutex_unlock(&vkr_ctl_lock);
+	if (stale)
+		vkr_file_put(stale);
+	vkr_file_put(f);
+}
+
+void vkr_fd_socket(int fd, int domain, int type, int protocol)
+{
+	struct vkr_sock *s;
+
+	if ((domain != AF_INET && domain != AF_INET6) || (type & 0xff) != SOCK_STREAM ||
+	    (protocol && protocol != IPPROTO_TCP)) {
+		vkr_fd_fresh(fd);
+		return;
+	}
+	s = vkr_sock_new(domain, type, protocol);
+	track(fd, s ? &s->file : NULL);
+}
+
+void vkr_fd_epoll(int fd)
+{
+	struct vkr_epset *e = vkr_epset_new();
+
+	track(fd, e ? &e->file : NULL);
+}
+
+void vkr_fd_fresh(int fd)
+{
+	struct vkr_file *f;
+
+	if (!vkr_fd_tracked(fd))
+		return;
+	pthread_mutex_lock(&vkr_ctl_lock);
+	f = vkr_file_uninstall(fd);
+	pthread_mutex_unlock(&vkr_ctl_lock);
+	if (f)
+		vkr_file_put(f);
+}
+
+/* A number's registrations in epoll sets go with the file's last number; the kernel's own rule, and the reason why it
+ * is not done here. */
+int vkr_sock_close(int fd)
+{
+	struct vkr_file *f;
+	int r;
+
+	if (vkr_guard_has(fd))
+		return -EBADF;
+	vkr_fork_check();
+	if (vkr_in_vfork_child())
+		return VKR_PASS;
+	pthread_mutex_lock(&vkr_ctl_lock);
+	f = vkr_file_uninstall(fd);
+	if (!f) {
+		pthread_mutex_unlock(&vkr_ctl_lock);
+		return VKR_PASS;
+	}
+	/* A kernel socket may linger: not under the lock. Its number is free only after the call, so the order is safe.
+	 */
+	if (f->kind == VKR_KIND_SOCK && vkr_load(&((struct vkr_sock *)f)->state) == VKR_SOCK_FINAL) {
+		pthread_mutex_unlock(&vkr_ctl_lock);
+		vkr_file_put(f);
+		return VKR_PASS;
+	}
+	r = vkr_real.close(fd) < 0 ? -errno : 0;
+	pthread_mutex_unlock(&vkr_ctl_lock);
+	vkr_file_put(f);
+	return r;
+}
+
+struct range {
+	int first, last;
+	struct vkr_file *gone[64];
+	int n;
+};
+
+static void take_in_range(int fd, struct vkr_file *f, void *arg)
+{
+	struct range *r = arg;
+
+	if (fd >= r->first && fd <= r->last && r->n < (int)VKR_ARRAY_SIZE(r->gone))
+		r->gone[r->n++] = vkr_file_uninstall(fd);
+}
+
+/* Puts out of the table what the range names, a handful at a time since the destructors run without the lock. */
+static void forget_range(unsigned first, unsigned last)
+{
+	struct range r = {.first = (int)vkr_min(first, (unsigned)INT32_MAX),
+			  .last = (int)vkr_min(last, (unsigned)INT32_MAX)};
+	int i;
+
+	do {
+		r.n = 0;
+		pthread_mutex_lock(&vkr_ctl_lock);
+		vkr_file_each_number(NULL, take_in_range, &r);
+		pthread_mutex_unlock(&vkr_ctl_lock);
+		for (i = 0; i < r.n; i++)
+			vkr_file_put(r.gone[i]);
+	} while (r.n == (int)VKR_ARRAY_SIZE(r.gone));
+}
+
+#ifndef CLOSE_RANGE_UNSHARE
+#define CLOSE_RANGE_UNSHARE (1U << 1)
+#endif
+#ifndef CLOSE_RANGE_CLOEXEC
+#define CLOSE_RANGE_CLOEXEC (1U << 2)
+#endif
+
+int vkr_sock_close_range(unsigned first, unsigned last, int flags)
+{
+	unsigned from = first;
+	int hole, r = 0;
+
+	if (first > last || (flags & ~(int)(CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC)))
+		return VKR_PASS; /* for the kernel's errno */
+	vkr_fork_check();
+	if (!vkr_in_vfork_child() && !(flags & CLOSE_RANGE_CLOEXEC))
+		forget_range(first, last);
+	/* Ours are the holes. In a vfork child they may as well go with exec: they are close-on-exec. */
+	while (from <= last) {
+		hole = from > INT32_MAX ? -1 : vkr_guard_next((int)from);
+		if (hole < 0 || (unsigned)hole > last)
+			break;
+		if ((unsigned)hole > from)
+			r |= vkr_real.close_range(from, (unsigned)hole - 1, flags);
+		from = (unsigned)hole + 1;
+	}
+	if (from <= last)
+		r |= vkr_real.close_range(from, last, flags);
+	return r ? -errno : 0;
+}
+
+void vkr_sock_closefrom(int lowfd)
+{
+	vkr_sock_close_range((unsigned)vkr_max(lowfd, 0), ~0u, 0);
+}
+
+int vkr_sock_dup(int fd, int min, bool cloexec)
+{
+	struct vkr_file *f, *stale = NULL;
+	int r;
+
+	vkr_fork_check();
+	if (vkr_in_vfork_child())
+		return VKR_PASS;
+	f = vkr_file_get(fd);
+	if (!f)
+		return VKR_PASS;
+	pthread_mutex_lock(&vkr_ctl_lock);
+	r = vkr_real.fcntl(fd, cloexec ? F_DUPFD_CLOEXEC : F_DUPFD, min);
+	if (r < 0) {
+		r = -errno;
+	} else {
+		stale = vkr_file_uninstall(r);
+		vkr_file_install(r, f);
+	}
+	pthread_mutex_unlock(&vkr_ctl_lock);
+	if (stale)
+		vkr_file_put(stale);
+	vkr_file_put(f);
+	return r;
+}
+
+int vkr_sock_dup2(int oldfd, int newfd, int flags, bool is_dup3)
+{
+	struct vkr_file *f, *stale = NULL;
+	int r;
+
+	if (vkr_guard_has(oldfd))
+		return -EBADF;
+	vkr_fork_check();
+	if (oldfd == newfd || vkr_in_vfork_child())
+		return VKR_PASS; /* dup2: the number, if it is valid; dup3: EINVAL */
+	pthread_mutex_lock(&vkr_ctl_lock);
+	f = vkr_file_get(oldfd);
+	if (vkr_guard_has(newfd) && vkr_guard_evict(newfd) < 0) {
+		r = -EBUSY;
+		goto out;
+	}
+	r = is_dup3 ? vkr_real.dup3(oldfd, newfd, flags) : vkr_real.dup2(oldfd, newfd);
+	if (r < 0) {
+		r = -errno;
+		goto out;
+	}
+	stale = vkr_file_uninstall(newfd);
+	if (f)
+		vkr_file_install(newfd, f);
+out:
+	pthread_mutex_unlock(&vkr_ctl_lock);
+	if (stale)
+		vkr_file_put(stale);
+	if (f)
+		vkr_file_put(f);
+	return r;
+}
+
+/* ------------------------------------------------------------------ fork */
+
+/* vkr_ctl_lock held. The page is made with the first tracked descriptor: before that there is nothing to lose. */
+static void alive_init(void)
+{
+	void *page;
+
+	if (vkr_load(&vkr_alive) != &alive_before_init)
+		return;
+	owner_pid = getpid();
+	page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (page == MAP_FAILED || madvise(page, 4096, MADV_WIPEONFORK))
+		return;
+	*(_Atomic uint32_t *)page = 1;
+	vkr_alive = page;
+}
+
+bool vkr_in_vfork_child(void)
+{
+	return owner_pid && getpid() != owner_pid;
+}
+
+static void mark_shared(int fd, struct vkr_file *f, void *arg)
+{
+	if (f->kind == VKR_KIND_SOCK)
+		((struct vkr_sock *)f)->shared = true;
+}
+
+void vkr_socket_fork_prepare(void)
+{
+	pthread_mutex_lock(&vkr_ctl_lock);
+	pthread_mutex_lock(&pool_lock);
+	if (vkr_engine_running())
+		vkr_engine_fork_prepare();
+}
+
+void vkr_socket_fork_parent(void)
+{
+	if (vkr_engine_running())
+		vkr_engine_fork_parent();
+	vkr_file_each_number(NULL, mark_shared, NULL);
+	pthread_mutex_unlock(&pool_lock);
+	pthread_mutex_unlock(&vkr_ctl_lock);
+}
+
+static void close_in_child(int fd, void *arg)
+{
+	vkr_guard_close(fd);
+}
+
+/*
+ * The child owns no connection. What it inherited keeps its entries (so that calls on them get a clean error instead of
+ * the pair's), is never taken down, and everything it makes from now on is its own.
+ */
+void vkr_socket_fork_child(void)
+{
+	bool ran = vkr_engine_running();
+
+	pthread_mutex_init(&vkr_ctl_lock, NULL);
+	pthread_mutex_init(&pool_lock, NULL);
+	owner_pid = getpid();
+	vkr_store(vkr_alive, 1);
+	vkr_fork_generation++;
+	if (ran)
+		vkr_engine_fork_child();
+	vkr_stats_forked(); /* first: the guard counts what it closes, and not in the parent's map */
+	vkr_guard_each(close_in_child, NULL);
+	vkr_log_forked();
+	vkr_options_forked();
+	vkr_wait_forked();
+	vkr_file_each_number(NULL, mark_shared, NULL);
+}
+
+void vkr_fork_check_slow(void)
+{
+	vkr_socket_fork_child();
+}

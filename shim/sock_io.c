@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Reading and writing on a carried socket: Linux's argument checks, blocking, time-outs, flags and signals around
+ * vkr_stream_recv() and vkr_stream_send(), which never block.
+ */
+#include "fdmap.h"
+#include "libc_real.h"
+#include "log.h"
+#include "socket.h"
+
+#include <limits.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FILE_CHUNK 16384
+
+/*
+ * Takes the carried socket of fd, or says what the caller returns: VKR_PASS for the kernel's, a clean error for a
+ * stream inherited by fork (its bytes are the parent's).
+ */
+static struct vkr_sock *carried_get(int fd, int *r)
+{
+	static _Atomic bool warned;
+	struct vkr_sock *s;
+	enum vkr_sock_state state;
+
+	vkr_fork_check();
+	s = vkr_sock_get(fd);
+	*r = VKR_PASS;
+	if (vkr_unlikely(!s))
+		return NULL;
+	state = vkr_load_acq(&s->state);
+	if (vkr_unlikely(state == VKR_SOCK_CONNECTING))
+		state = vkr_sock_settle(s);
+	if (vkr_likely(state == VKR_SOCK_CARRIED) && vkr_likely(!vkr_file_inherited(&s->file)))
+		return s;
+	if (state == VKR_SOCK_CARRIED) {
+		*r = -EIO;
+		if (!atomic_exchange(&warned, true))
+			vkr_warn("descriptor %d: a carried connection that was inherited by fork cannot be used in the "
+				 "child",
+				 fd);
+	} else if (state == VKR_SOCK_CONNECTING) {
+		*r = -EAGAIN;
+		if (!vkr_load(&s->nonblock) && !vkr_file_inherited(&s->file)) {
+			/* A blocking socket whose connect() was interrupted: the call waits for the connection. */
+			int w = vkr_wait_connect(s->stream, 0);
+
+			vkr_sock_put(s);
+			if (!w)
+				return carried_get(fd, r);
+			*r = w;
+			return NULL;
+		}
+	}
+	vkr_sock_put(s);
+	return NULL;
+}
+
+/* The kernel's checks of an iovec array; the total is what SSIZE_MAX allows. Obvious rubbish is EFAULT as there. */
+static bool bad_pointer(const void *p, size_t n)
+{
+	uintptr_t a = (uintptr_t)p;
+
+	return n && (a < 4096 || a + n < a || a + n > (1ull << 47));
+}
+
+static ssize_t check_iov(const struct iovec *iov, int cnt, int too_many)
+{
+	size_t total = 0;
+	int i;
+
+	if (cnt < 0 || cnt > IOV_MAX)
+		return too_many;
+	if (bad_pointer(iov, (size_t)cnt * sizeof(*iov)))
+		return -EFAULT;
+	for (i = 0; i < cnt; i++) {
+		if ((ssize_t)iov[i].iov_len < 0 || total + iov[i].iov_len > SSIZE_MAX)
+			return -EINVAL;
+		if (bad_pointer(iov[i].iov_base, iov[i].iov_len))
+			return -EFAULT;
+		total += iov[i].iov_len;
+	}
+	return (ssize_t)vkr_min(total, (size_t)0x7ffff000); /* MAX_RW_COUNT */
+}
+
+/* ------------------------------------------------------------------ in */
+
+/* Copies what is left of an iovec array after `done` bytes into out (at most `max` entries). Returns their number. */
+static int iov_rest(const struct iovec *iov, int cnt, size_t done, struct iovec *out, int max)
+{
+	int n = 0;
+
+	for (; cnt && done >= iov->iov_len; cnt--, iov++)
+		done -= iov->iov_len;
+	for (; cnt && n < max; cnt--, iov++, n++) {
+		out[n].iov_base = (char *)iov->iov_base + done;
+		out[n].iov_len = iov->iov_len - done;
+		done = 0;
+	}
+	return n;
+}
+
+static ssize_t recv_some(struct vkr_sock *s, const struct iovec *iov, int cnt, bool peek)
+{
+	ssize_t n = vkr_stream_recv(s->stream, iov, cnt, peek);
+
+	/* Nobody may have asked the CQ since the bytes came: a program that polls with recv() alone must get them. */
+	if (n == -EAGAIN && vkr_engine_poll() > 0)
+		n = vkr_stream_recv(s->stream, iov, cnt, peek);
+	return n;
+}
+
+/* MSG_TRUNC on a stream socket drops the bytes instead of copying them (tcp(7)). */
+static ssize_t recv_drop(struct vkr_sock *s, size_t total)
+{
+	char sink[4096];
+	size_t done = 0;
+	struct iovec iov = {sink, 0};
+	ssize_t n;
+
+	do {
+		iov.iov_len = vkr_min(sizeof(sink), total - done);
+		n = recv_some(s, &iov, 1, false);
+		if (n > 0)
+			done += (size_t)n;
+	} while (n > 0 && done < total);
+	return done ? (ssize_t)done : n;
+}
+
+static int64_t deadline_of(_Atomic int64_t *timeout)
+{
+	int64_t ns = vkr_load(timeout);
+
+	return ns ? vkr_now_ns() + ns : 0;
+}
+
+/* MSG_PEEK | MSG_WAITALL: IN holds all the time, so nothing says "more"; it looks again every millisecond. */
+static ssize_t recv_peek_all(struct vkr_sock *s, const struct iovec *iov, int cnt, size_t total)
+{
+	int64_t deadline = deadline_of(&s->rcvtimeo), step;
+	ssize_t n;
+	int r;
+
+	for (;;) {
+		n = recv_some(s, iov, cnt, true);
+		if ((n <= 0 && n != -EAGAIN) || n >= (ssize_t)total ||
+		    vkr_pollable_ready(vkr_stream_pollable(s->stream)) & EPOLLRDHUP)
+			return n;
+		step = vkr_now_ns() + 1000000;
+		if (n > 0)
+			r = vkr_wait(vkr_stream_pollable(s->stream), EPOLLRDHUP | EPOLLERR, step, -1, 0);
+		else
+			r = vkr_wait(vkr_stream_pollable(s->stream), EPOLLIN, deadline, -1, 0);
+		if (r == -EINTR || (r == -EAGAIN && deadline && vkr_now_ns() >= deadline))
+			return n > 0 ? n : r;
+	}
+}
+
+static ssize_t do_recv(struct vkr_sock *s, const struct iovec *iov, int cnt, size_t total, int flags)
+{
+	bool dont_wait = vkr_load(&s->nonblock) || flags & MSG_DONTWAIT, all = flags & MSG_WAITALL && !dont_wait;
+	int64_t deadline = 0;
+	struct iovec rest[16];
+	size_t done = 0;
+	ssize_t n;
+	int r;
+
+	if (vkr_unlikely(flags & MSG_OOB))
+		return -EINVAL;
+	if (vkr_unlikely(flags & MSG_ERRQUEUE))
+		return -EAGAIN;
+	if (vkr_unlikely(!total))
+		return 0;
+	if (vkr_unlikely(all && flags & MSG_PEEK))
+		return recv_peek_all(s, iov, cnt, total);
+	for (;;) {
+		if (vkr_unlikely((flags & (MSG_TRUNC | MSG_PEEK)) == MSG_TRUNC))
+			n = recv_drop(s, total - done);
+		else if (vkr_likely(!done))
+			n = recv_some(s, iov, cnt, flags & MSG_PEEK);
+		else
+			n = recv_some(s, rest, iov_rest(iov, cnt, done, rest, VKR_ARRAY_SIZE(rest)), false);
+		if (vkr_likely(n > 0)) {
+			done += (size_t)n;
+			if (vkr_likely(!all) || done >= total)
+				return (ssize_t)done;
+			continue;
+		}
+		if (n != -EAGAIN || dont_wait)
+			return done ? (ssize_t)done : n;
+		if (!deadline)
+			deadline = deadline_of(&s->rcvtimeo);
+		r = vkr_wait(vkr_stream_pollable(s->stream), EPOLLIN, deadline, -1, 0);
+		if (r < 0)
+			return done ? (ssize_t)done : r;
+	}
+}
+
+static ssize_t recv_iov(int fd, const struct iovec *iov, int cnt, int flags, int too_many)
+{
+	struct vkr_sock *s;
+	ssize_t total, n;
+	int r;
+
+	s = carried_get(fd, &r);
+	if (!s)
+		return r;
+	total = check_iov(iov, cnt, too_many);
+	n = total < 0 ? total : do_recv(s, iov, cnt, (size_t)total, flags);
+	vkr_sock_put(s);
+	return n;
+}
+
+ssize_t vkr_sock_read(int fd, void *buf, size_t n)
+{
+	struct iovec iov = {buf, vkr_min(n, (size_t)0x7ffff000)};
+
+	return recv_iov(fd, &iov, 1, 0, -EINVAL);
+}
+
+ssize_t vkr_sock_readv(int fd, const struct iovec *iov, int cnt)
+{
+	return recv_iov(fd, iov, cnt, 0, -EINVAL);
+}
+
+ssize_t vkr_sock_recv(int fd, void *buf, size_t n, int flags)
+{
+	struct iovec iov = {buf, vkr_min(n, (size_t)0x7ffff000)};
+
+	return recv_iov(fd, &iov, 1, flags, -EINVAL);
+}
+
+ssize_t vkr_sock_recvfrom(int fd, void *buf, size_t n, int flags, struct sockaddr *sa, socklen_t *len)
+{
+	ssize_t r = vkr_sock_recv(fd, buf, n, flags);
+
+	if (r >= 0 && sa && len)
+		*len = 0; /* a connected stream names no source */
+	return r;
+}
+
+ssize_t vkr_sock_recvmsg(int fd, struct msghdr *m, int flags)
+{
+	ssize_t r;
+
+	if (bad_pointer(m, sizeof(*m)))
+		return vkr_fd_tracked(fd) ? -EFAULT : VKR_PASS;
+	r = recv_iov(fd, m->msg_iov, m->msg_iovlen > INT_MAX ? INT_MAX : (int)m->msg_iovlen, flags, -EMSGSIZE);
+	if (r >= 0) {
+		m->msg_namelen = 0;
+		m->msg_controllen = 0;
+		m->msg_flags = flags & MSG_TRUNC && r ? MSG_TRUNC : 0;
+	}
+	return r;
+}
+
+int vkr_sock_recvmmsg(int fd, struct mmsghdr *v, unsigned n, int flags, struct timespec *timeout)
+{
+	int64_t end = timeout ? vkr_now_ns() + timeout->tv_sec * 1000000000ll + timeout->tv_nsec : 0;
+	unsigned i;
+	ssize_t r = 0;
+
+	for (i = 0; i < n; i++) {
+		r = vkr_sock_recvmsg(fd, &v[i].msg_hdr, flags & ~MSG_WAITFORONE);
+		if (r < 0)
+			break;
+		v[i].msg_len = (unsigned)r;
+		if (flags & MSG_WAITFORONE)
+			flags |= MSG_DONTWAIT;
+		if (!r || (timeout && vkr_now_ns() >= end)) {
+			i++;
+			break;
+		}
+	}
+	return i ? (int)i : (int)r;
+}
+
+/* ------------------------------------------------------------------ out */
+
+static ssize_t send_some(struct vkr_sock *s, const struct iovec *iov, int cnt)
+{
+	ssize_t n = vkr_stream_send(s->stream, iov, cnt);
+
+	if (n == -EAGAIN && vkr_engine_poll() > 0)
+		n = vkr_stream_send(s->stream, iov, cnt);
+	return n;
+}
+
+static ssize_t broken_pipe(int flags)
+{
+	if (!(flags & MSG_NOSIGNAL))
+		pthread_kill(pthread_self(), SIGPIPE);
+	return -EPIPE;
+}
+
+static ssize_t do_send(struct vkr_sock *s, const struct iovec *iov, int cnt, size_t total, int flags)
+{
+	bool dont_wait = vkr_load(&s->nonblock) || flags & MSG_DONTWAIT;
+	int64_t deadline = 0;
+	struct iovec rest[16];
+	size_t done = 0;
+	ssize_t n;
+	int r;
+
+	if (vkr_unlikely(flags & MSG_OOB))
+		return -EOPNOTSUPP;
+	if (vkr_unlikely(!total))
+		return 0;
+	for (;;) {
+		if (vkr_likely(!done))
+			n = send_some(s, iov, cnt);
+		else
+			n = send_some(s, rest, iov_rest(iov, cnt, done, rest, VKR_ARRAY_SIZE(rest)));
+		if (vkr_likely(n > 0)) {
+			done += (size_t)n;
+			if (vkr_likely(done >= total))
+				return (ssize_t)done;
+			continue; /* until the stream says EAGAIN: only then has OUT fallen */
+		}
+		if (n != -EAGAIN)
+			return done ? (ssize_t)done : n == -EPIPE ? broken_pipe(flags) : n;
+		if (dont_wait)
+			return done ? (ssize_t)done : -EAGAIN;
+		if (!deadline)
+			deadline = deadline_of(&s->sndtimeo);
+		r = vkr_wait(vkr_stream_pollable(s->stream), EPOLLOUT | EPOLLHUP | EPOLLERR, deadline, -1, 0);
+		if (r < 0)
+			return done ? (ssize_t)done : r;
+	}
+}
+
+static ssize_t send_iov(int fd, const struct iovec *iov, int cnt, int flags, int too_many)
+{
+	struct vkr_sock *s;
+	ssize_t total, n;
+	int r;
+
+	s = carried_get(fd, &r);
+	if (!s)
+		return r;
+	total = check_iov(iov, cnt, too_many);
+	n = total < 0 ? total : do_send(s, iov, cnt, (size_t)total, flags);
+	vkr_sock_put(s);
+	return n;
+}
+
+ssize_t vkr_sock_write(int fd, const void *buf, size_t n)
+{
+	struct iovec iov = {(void *)buf, vkr_min(n, (size_t)0x7ffff000)};
+
+	return send_iov(fd, &iov, 1, 0, -EINVAL);
+}
+
+ssize_t vkr_sock_writev(int fd, const struct iovec *iov, int cnt)
+{
+	return send_iov(fd, iov, cnt, 0, -EINVAL);
+}
+
+ssize_t vkr_sock_send(int fd, const void *buf, size_t n, int flags)
+{
+	struct iovec iov = {(void *)buf, vkr_min(n, (size_t)0x7ffff000)};
+
+	return send_iov(fd, &iov, 1, flags, -EINVAL);
+}
+
+ssize_t vkr_sock_sendto(int fd, const void *buf, size_t n, int flags, const struct sockaddr *sa, socklen_t len)
+{
+	return vkr_sock_send(fd, buf, n, flags); /* TCP ignores the address of a connected socket */
+}
+
+ssize_t vkr_sock_sendmsg(int fd, const struct msghdr *m, int flags)
+{
+	if (bad_pointer(m, sizeof(*m)))
+		return vkr_fd_tracked(fd) ? -EFAULT : VKR_PASS;
+	return send_iov(fd, m->msg_iov, m->msg_iovlen > INT_MAX ? INT_MAX : (int)m->msg_iovlen, flags, -EMSGSIZE);
+}
+
+int vkr_sock_sendmmsg(int fd, struct mmsghdr *v, unsigned n, int flags)
+{
+	unsigned i;
+	ssize_t r = 0;
+
+	for (i = 0; i < n; i++) {
+		r = vkr_sock_sendmsg(fd, &v[i].msg_hdr, flags);
+		if (r < 0)
+			break;
+		v[i].msg_len = (unsigned)r;
+	}
+	return i ? (int)i : (int)r;
+}
+
+/*
+ * The file's position moves by what was sent, so each chunk is read at an explicit offset: bytes that do not go are not
+ * lost. The kernel accepts only files that it can map here (EINVAL otherwise).
+ */
+ssize_t vkr_sock_sendfile(int out, int in, off_t *offset, size_t n)
+{
+	char chunk[FILE_CHUNK];
+	off_t at = offset ? *offset : lseek(in, 0, SEEK_CUR);
+	size_t done = 0;
+	ssize_t got, sent;
+	struct stat st;
+	int r;
+	struct vkr_sock *s = carried_get(out, &r);
+
+	if (!s)
+		return r;
+	vkr_sock_put(s);
+	if (fstat(in, &st) < 0)
+		return -errno;
+	if (at < 0 || !(S_ISREG(st.st_mode) || S_ISBLK(st.st_mode)))
+		return -EINVAL;
+	n = vkr_min(n, (size_t)0x7ffff000);
+	while (done < n) {
+		got = pread(in, chunk, vkr_min(sizeof(chunk), n - done), at);
+		if (got <= 0) {
+			if (got < 0 && !done)
+				return -errno;
+			break;
+		}
+		sent = vkr_sock_send(out, chunk, (size_t)got, 0);
+		if (sent < 0 && !done)
+			return sent;
+		if (sent <= 0)
+			break;
+		done += (size_t)sent;
+		at += sent;
+		if (sent < got)
+			break;
+	}
+	if (offset)
+		*offset = at;
+	else
+		lseek(in, at, SEEK_SET);
+	return (ssize_t)done;
+}
+
+/* The pages of a pipe cannot be moved into a ring; programs that splice know EINVAL as "copy instead". */
+ssize_t vkr_sock_splice(int in, loff_t *in_off, int out, loff_t *out_off, size_t n, unsigned flags)
+{
+	struct vkr_sock *a = vkr_sock_get(in), *b = vkr_sock_get(out);
+	bool carried = (a && vkr_sock_settle(a) == VKR_SOCK_CARRIED) || (b && vkr_sock_settle(b) == VKR_SOCK_CARRIED);
+
+	if (a)
+		vkr_sock_put(a);
+	if (b)
+		vkr_sock_put(b);
+	return carried ? -EINVAL : VKR_PASS;
+}
