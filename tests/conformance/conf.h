@@ -135,6 +135,7 @@ void conf_write_all(int fd, const void *buf, size_t n); /* EAGAIN waits for OUT 
 void conf_read_all(int fd, void *buf, size_t n);        /* EOF is a failure */
 void conf_read_eof(int fd);                             /* the next read is 0 */
 void conf_exchange(int a, int b);                       /* a few bytes each way: the pair works */
+void conf_small_buffers(int a, int b);                  /* 64 KiB each way: no growing on demand */
 size_t conf_stuff(int fd);                              /* non-blocking writes until EAGAIN for good; bytes taken */
 size_t conf_drain(int fd, size_t n);                    /* reads n bytes away */
 void conf_wait_inq(int fd, int n);                      /* until FIONREAD says n */

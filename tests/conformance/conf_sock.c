@@ -215,17 +215,34 @@ size_t conf_stuff(int fd)
 {
 	static const char junk[65536];
 	size_t total = 0;
+	int refused = 0;
 
-	/* What is on its way may make room once more: full is full only when OUT stays away. */
-	do {
-		ssize_t k;
+	/* What is on its way may make a little room once more, less than OUT needs: full is refused twice, in a row. */
+	while (refused < 2) {
+		ssize_t k = send(fd, junk, sizeof(junk), MSG_DONTWAIT);
 
-		while ((k = send(fd, junk, sizeof(junk), MSG_DONTWAIT)) > 0)
+		if (k > 0) {
 			total += (size_t)k;
+			refused = 0;
+			continue;
+		}
 		CONF_EQ(k, -1);
 		CONF_EQ(errno, EAGAIN);
-	} while (conf_poll1(fd, POLLOUT, CONF_QUIET_MS));
+		refused++;
+		if (conf_poll1(fd, POLLOUT, refused < 2 ? CONF_QUIET_MS : 0))
+			refused = 0;
+	}
 	return total;
+}
+
+void conf_small_buffers(int a, int b)
+{
+	int size = 65536;
+
+	CONF_OK(setsockopt(a, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size)));
+	CONF_OK(setsockopt(a, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size)));
+	CONF_OK(setsockopt(b, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size)));
+	CONF_OK(setsockopt(b, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size)));
 }
 
 size_t conf_drain(int fd, size_t n)

@@ -23,6 +23,7 @@ static void each(int a, int b)
 {
 	char *out = malloc(SIZE), *in = malloc(SIZE);
 
+	conf_small_buffers(a, b);
 	conf_fill(out, SIZE, 3, 0);
 	for (size_t i = 0; i < conf_n_writers; i++) {
 		struct job j = {.fd = a, .w = &conf_writers[i], .buf = out};

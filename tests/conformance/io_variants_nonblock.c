@@ -38,6 +38,7 @@ static void writers(int a, int b)
 
 static void each(int a, int b)
 {
+	conf_small_buffers(a, b);
 	conf_nonblock(a, true);
 	conf_nonblock(b, true);
 	readers(a, b);
