@@ -252,9 +252,10 @@ class Server:
 
     def gauges(self):
         """Objects that must not pile up."""
-        p = stat(self.pid) or {}
-        g = {name: find(p, name) or 0 for name in ('qps', 'mrs', 'library_fds')} if CARRIED else {}
-        g['fds'] = fd_count(self.pid)
+        g = {'fds': fd_count(self.pid)}
+        if CARRIED:
+            p = stat(self.pid) or {}
+            g.update({name: find(p, name) or 0 for name in ('qps', 'mrs', 'library_fds')})
         return g
 
 
@@ -331,6 +332,7 @@ class Case(unittest.TestCase):
         kwargs.setdefault('stdin', subprocess.DEVNULL)
         kwargs.setdefault('stdout', subprocess.PIPE)
         kwargs.setdefault('stderr', subprocess.PIPE)
+        kwargs.setdefault('bufsize', 0)  # a line read here must not hide what communicate() reads later
         return self.track(subprocess.Popen([str(a) for a in argv], env=self.client_env(ports, env),
                                            preexec_fn=die_with_parent, **kwargs))
 

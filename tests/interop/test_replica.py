@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""A replica attaches with default settings: full sync, stream, under load, after the primary restarts."""
+import harness
+
+
+class Replica(harness.Case):
+    def synced(self, primary, replica, timeout=60):
+        """The link is up and both hold the same data."""
+        p, r = primary.plain(), replica.plain()
+        harness.wait('the link to the primary', lambda: r.info('replication').get('master_link_status') == 'up', timeout)
+        harness.wait('the replica to have everything', lambda: (
+            r.info('replication')['slave_repl_offset'] == p.info('replication')['master_repl_offset']
+            and r('DEBUG', 'DIGEST') == p('DEBUG', 'DIGEST')), timeout, 0.2)
+
+    def pair(self, kind, *args):
+        primary = self.server(*args, kind=kind)
+        c = primary.plain()
+        c('DEBUG', 'POPULATE', 20000, 'key', 1000)
+        for i in range(8):
+            c('SET', f'large:{i}', bytes([i]) * (1 << 20))
+        replica = self.server('--replicaof', f'{harness.HOST} {primary.port}', kind=kind, connect=[primary.port])
+        return primary, replica
+
+    def prove(self):
+        """The replica's outgoing connection is the one of interest: its own counters must show it."""
+        super().prove()
+        if not harness.CARRIED:
+            return
+        for s in self.servers:
+            if '--replicaof' in s.argv:
+                p = self.assert_carried(s.pid, 'the replica')
+                link = [c for c in p['connections'] if c['role'] == 'connect']
+                self.assertEqual([c['transport'] for c in link], ['rdma'], link)
+
+    def attach(self, kind, *args):
+        primary, replica = self.pair(kind, *args)
+        self.synced(primary, replica)
+        c = primary.plain()
+        for i in range(2000):
+            c('SET', f'streamed:{i}', 's' * (i % 700))
+        c('SET', 'streamed:large', b'L' * (3 << 20))
+        self.synced(primary, replica)
+        self.assertEqual(replica.plain()('GET', 'streamed:large'), b'L' * (3 << 20))
+
+    def test_attach_valkey(self):
+        self.attach('valkey')
+
+    def test_attach_redis(self):
+        self.attach('redis')
+
+    def test_attach_disk_backed(self):
+        self.attach('valkey', '--repl-diskless-sync', 'no')
+
+    def test_under_load(self):
+        primary, replica = self.pair('valkey')
+        load = self.spawn(self.script('load.py', primary.port, harness.by_tier(3, 10, 60)), primary.port)
+        self.synced_once(replica)
+        self.finish(load, 120)
+        self.synced(primary, replica)
+        info = replica.plain().info('replication')
+        self.assertEqual(info['master_link_status'], 'up')
+        self.assertEqual(primary.plain().info('stats')['sync_full'], '1', 'the link did not break')
+
+    def synced_once(self, replica):
+        r = replica.plain()
+        harness.wait('the first sync', lambda: r.info('replication').get('master_link_status') == 'up', 60)
+
+    def restart(self, kind):
+        primary, replica = self.pair(kind)
+        self.synced(primary, replica)
+        primary.plain()('SAVE')
+        primary.kill()
+        r = replica.plain()
+        harness.wait('the replica to notice', lambda: r.info('replication')['master_link_status'] == 'down', 30)
+        primary.start()
+        primary.plain()('SET', 'after', 'restart')
+        self.synced(primary, replica)
+        self.assertEqual(r('GET', 'after'), b'restart')
+        c = primary.plain()
+        for i in range(200):
+            c('SET', f'later:{i}', i)
+        self.synced(primary, replica)
+
+    def test_primary_restarts_valkey(self):
+        self.restart('valkey')
+
+    def test_primary_restarts_redis(self):
+        self.restart('redis')
+
+    def test_replica_restarts(self):
+        """The primary frees the old connection and serves the new one."""
+        primary, replica = self.pair('valkey')
+        self.synced(primary, replica)
+        for _ in range(3):
+            replica.kill()
+            replica.start()
+            self.synced(primary, replica)
+        harness.wait('one replica', lambda: primary.plain().info('replication')['connected_slaves'] == '1', 30)
+
+
+if __name__ == '__main__':
+    harness.main()
