@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #include "fdmap.h"
 
+#include "epset.h"
 #include "guard.h"
 #include "libc_real.h"
 #include "log.h"
+#include "sock.h"
 #include "socket.h"
 
 #include <fcntl.h>

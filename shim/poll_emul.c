@@ -12,11 +12,11 @@
  * looks at the ready list once more, and only then sleeps. Whoever fires a watch looks at the count under the same
  * lock, after it has put the item on the list. tests/model holds the model of it.
  */
-#include "fdmap.h"
+#include "epset.h"
 #include "guard.h"
 #include "libc_real.h"
 #include "log.h"
-#include "poll_item.h"
+#include "sock.h"
 #include "socket.h"
 
 #include <stdlib.h>

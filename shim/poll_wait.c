@@ -8,10 +8,10 @@
  * the mask was stored, and looks at asleep. With a full fence between the two on both sides, one of them sees the
  * other.
  */
-#include "fdmap.h"
+#include "epset.h"
 #include "guard.h"
 #include "libc_real.h"
-#include "poll_item.h"
+#include "sock.h"
 #include "socket.h"
 
 #include <stdlib.h>

@@ -3,9 +3,10 @@
  * Reading and writing on a carried socket: Linux's argument checks, blocking, time-outs, flags and signals around
  * vkr_stream_recv() and vkr_stream_send(), which never block.
  */
-#include "fdmap.h"
+#include "epset.h"
 #include "libc_real.h"
 #include "log.h"
+#include "sock.h"
 #include "socket.h"
 
 #include <limits.h>

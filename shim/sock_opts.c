@@ -5,9 +5,9 @@
  * is tried on a scratch TCP socket first, whose errno is returned and whose transformed value (SO_RCVBUF doubles, ...)
  * is what a get shows.
  */
-#include "fdmap.h"
 #include "guard.h"
 #include "libc_real.h"
+#include "sock.h"
 #include "socket.h"
 
 #include <netinet/tcp.h>
@@ -256,7 +256,7 @@ static int get_socket_level(struct vkr_sock *s, int name, void *val, socklen_t *
 	return 0;
 }
 
-static int get_carried(struct vkr_sock *s, int level, int name, void *val, socklen_t *len)
+static int options_get(struct vkr_sock *s, int level, int name, void *val, socklen_t *len)
 {
 	struct entry *e;
 	bool done = false;
@@ -283,7 +283,7 @@ static int get_carried(struct vkr_sock *s, int level, int name, void *val, sockl
 }
 
 /* The scratch socket takes the value and gives back what the kernel made of it, then its own default again. */
-static int set_carried(struct vkr_sock *s, int level, int name, const void *val, socklen_t len)
+static int options_set(struct vkr_sock *s, int level, int name, const void *val, socklen_t len)
 {
 	unsigned char before[VALUE_MAX], after[VALUE_MAX];
 	socklen_t blen = sizeof(before), alen = sizeof(after);
@@ -304,16 +304,6 @@ static int set_carried(struct vkr_sock *s, int level, int name, const void *val,
 	return r;
 }
 
-int vkr_options_get(struct vkr_sock *s, int level, int name, void *val, socklen_t *len)
-{
-	return get_carried(s, level, name, val, len);
-}
-
-int vkr_options_set(struct vkr_sock *s, int level, int name, const void *val, socklen_t len)
-{
-	return set_carried(s, level, name, val, len);
-}
-
 int vkr_sock_getsockopt(int fd, int level, int name, void *val, socklen_t *len)
 {
 	struct vkr_sock *s;
@@ -328,7 +318,7 @@ int vkr_sock_getsockopt(int fd, int level, int name, void *val, socklen_t *len)
 		if (vkr_file_inherited(&s->file))
 			r = -ENOTCONN;
 		else
-			r = !len || (!val && *len) ? -EFAULT : vkr_options_get(s, level, name, val, len);
+			r = !len || (!val && *len) ? -EFAULT : options_get(s, level, name, val, len);
 		break;
 	case VKR_SOCK_CONNECTING:
 		if (level == SOL_SOCKET && name == SO_ERROR && val && len)
@@ -356,7 +346,7 @@ int vkr_sock_setsockopt(int fd, int level, int name, const void *val, socklen_t 
 		if (vkr_file_inherited(&s->file))
 			r = -ENOTCONN;
 		else
-			r = !val && len ? -EFAULT : vkr_options_set(s, level, name, val, len);
+			r = !val && len ? -EFAULT : options_set(s, level, name, val, len);
 	} else if (vkr_load(&s->state) == VKR_SOCK_LISTEN) {
 		vkr_options_changed(s);
 	}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* An epoll set and its registrations, and what poll_emul.c and poll_wait.c do for the sockets. */
+#ifndef VKR_EPSET_H
+#define VKR_EPSET_H
+
+#include "fdmap.h"
+#include "pollable.h"
+#include "rdma.h"
+
+#include <sys/epoll.h>
+
+struct vkr_epset {
+	struct vkr_file file;
+	pthread_mutex_t lock;
+	struct vkr_item *items; /* watched or recorded, not dual (DL, under vkr_ctl_lock) */
+	struct vkr_item *duals; /* registered in the kernel and watched: listeners, sets that hold streams */
+	struct vkr_item *ready; /* DL, under lock */
+	_Atomic uint32_t n_ready;
+	_Atomic bool mixed; /* holds something the kernel knows nothing of */
+	bool signaled;      /* the eventfd was written and not read yet; under lock */
+	int sleepers;       /* under lock */
+	int n_inner;        /* sets among the duals */
+	int efd;            /* guarded */
+	unsigned engine_generation;
+	int engine_fds;            /* how many of the engine's are registered */
+	_Atomic int native;        /* registrations made in the kernel (never too few) */
+	_Atomic int64_t kernel_at; /* ns: when the kernel was last asked */
+	struct vkr_pollable poll;  /* for sets and polls that hold this set */
+};
+
+/* A registration. Lists are under vkr_ctl_lock unless said otherwise. */
+struct vkr_item {
+	struct vkr_watch watch;
+	struct vkr_pollable *watched; /* where the watch is, or NULL */
+	struct vkr_epset *set;
+	struct vkr_file *file;
+	int fd;
+	uint32_t events; /* under set->lock, as are data and disabled */
+	uint64_t data;
+	bool disabled; /* ONESHOT was taken */
+	bool in_kernel, dual;
+	bool queued; /* on set->ready; under set->lock, as are the links */
+	struct vkr_item *ready_prev, *ready_next;
+	struct vkr_item *prev, *next;           /* on set->items or set->duals */
+	struct vkr_item *file_prev, *file_next; /* on file->items */
+};
+
+/* The EPOLL* bits that hold now in user space; 0 for what only the kernel knows. */
+uint32_t vkr_file_ready(struct vkr_file *f);
+
+/* The kernel reports a stream socket's IN and OUT under both of their names. */
+static inline uint32_t vkr_ready_bits(uint32_t ready)
+{
+	return ready | (ready & EPOLLIN ? EPOLLRDNORM : 0) | (ready & EPOLLOUT ? EPOLLWRNORM : 0);
+}
+
+/* True if the set, readable in the kernel's eyes, holds more than a marker of ours. No lock held. */
+bool vkr_epset_ready(struct vkr_epset *set);
+
+/* True if a wait on the set would find something of ours. */
+bool vkr_epset_peek(struct vkr_epset *set);
+
+/* ---- poll_emul.c, for socket.c (vkr_ctl_lock held) */
+void vkr_items_to_user(struct vkr_file *f);   /* out of the kernel sets, watched instead (CONNECTING) */
+void vkr_items_to_kernel(struct vkr_file *f); /* back again (fallback) */
+void vkr_items_watch(struct vkr_file *f);     /* stay in the kernel, watched too (LISTEN) */
+void vkr_items_drop(struct vkr_file *f);      /* the file goes */
+void vkr_items_forget(struct vkr_file *f);    /* no longer tracked: records only, the kernel's stay */
+
+/* Carried now: what is ready was not so under the attempt. */
+void vkr_items_recheck(struct vkr_file *f);
+
+/* poll_wait.c: waits until (ready & want) or the deadline (ns, 0 none). 0, -EAGAIN at the deadline, -EINTR. p may be
+ * NULL. kernel_fd >= 0 is also waited for, for kernel_events. A wait without a deadline goes on after handlers with
+ * SA_RESTART. */
+int vkr_wait(struct vkr_pollable *p, uint32_t want, int64_t deadline, int kernel_fd, short kernel_events);
+/* The same for the end of a connect attempt, whichever way it goes. */
+int vkr_wait_connect(struct vkr_stream *s, int64_t deadline);
+void vkr_wait_forked(void);
+
+#endif

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * A tracked TCP socket and what its parts (socket.c, sock_connect.c, sock_io.c, sock_opts.c) share.
+ */
+#ifndef VKR_SOCK_H
+#define VKR_SOCK_H
+
+#include "fdmap.h"
+#include "rdma.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+enum vkr_sock_state {
+	VKR_SOCK_TCP,        /* kernel socket that a rule may still flag */
+	VKR_SOCK_LISTEN,     /* flagged: kernel and RDMA listener */
+	VKR_SOCK_CONNECTING, /* flagged: the attempt runs; the number is an unconnected kernel TCP socket */
+	VKR_SOCK_CARRIED,    /* the number is our end of a socketpair, the bytes go by RDMA */
+	VKR_SOCK_FINAL,      /* kernel TCP for good; tracked for its counters only */
+};
+
+struct vkr_options;
+
+struct vkr_sock {
+	struct vkr_file file;
+	_Atomic uint8_t state;
+	_Atomic bool nonblock; /* as the application set it */
+	bool shared;           /* another process has the unconnected socket too: TCP */
+	bool told;             /* a connect() has reported success */
+	_Atomic bool shut_wr;
+	int domain, type, protocol;
+	struct vkr_stream *stream;
+	struct vkr_stream *failed_stream; /* of an attempt that fell back; kept for threads that look at it */
+	int connect_waits;                /* threads inside a blocking connect(), who will end the attempt themselves */
+	struct vkr_listener *listener;
+	struct vkr_listener_stats *listener_stats;
+	struct vkr_conn_stats *tcp_stats;
+	int pair_lib, pair_app;             /* guarded; pair_app only until the number has been replaced */
+	_Atomic int error;                  /* SO_ERROR of a connect that failed after it had returned EINPROGRESS */
+	_Atomic unsigned turn;              /* accept: who is asked first */
+	_Atomic int64_t rcvtimeo, sndtimeo; /* ns, 0 none */
+	int linger_on, linger_s;
+	struct sockaddr_storage peer; /* of the attempt */
+	char rule[72];
+	int64_t retry_at; /* LISTEN without an RDMA listener: ns */
+	int backlog;
+	struct vkr_options *options;
+};
+
+static inline void vkr_sock_put(struct vkr_sock *s)
+{
+	vkr_file_put(&s->file);
+}
+
+/* Moves a CONNECTING socket on when its attempt has ended. Returns the state. No lock held. */
+enum vkr_sock_state vkr_sock_settle(struct vkr_sock *s);
+/* What the layers above watch: NULL for a kernel-only file. */
+struct vkr_pollable *vkr_file_pollable(struct vkr_file *f);
+
+/* sock_opts.c */
+void vkr_options_seed(struct vkr_sock *s, int tcp_fd); /* from a kernel TCP socket */
+void vkr_options_inherit(struct vkr_sock *child, struct vkr_sock *listener, int listener_fd);
+void vkr_options_changed(struct vkr_sock *listener); /* a setsockopt on it passed */
+void vkr_options_free(struct vkr_sock *s);
+void vkr_options_forked(void);
+
+/* socket.c */
+
+/* The two ends of the socketpair that stands for the connection; flags: SOCK_CLOEXEC, SOCK_NONBLOCK of the
+ * application's end. */
+int vkr_pair_make(struct vkr_sock *s, int flags);
+void vkr_pair_free(struct vkr_sock *s);
+/* A flagged connection that stays kernel TCP: seen in vkrdma-stat with its reason, and otherwise left alone. */
+void vkr_sock_final(struct vkr_sock *s, enum vkr_role role, const struct sockaddr *local, const struct sockaddr *peer,
+		    const char *why);
+/* No rule wants it: the number is the kernel's alone from now on, and costs nothing more. */
+void vkr_sock_untrack(int fd, struct vkr_sock *s);
+/* SO_RCVTIMEO or SO_SNDTIMEO of a kernel socket, ns. */
+int64_t vkr_kernel_timeout(int fd, int name);
+/* ADDRESS:PORT into buf (80 bytes do); returns buf. */
+const char *vkr_address_text(const struct sockaddr *sa, char *buf, size_t size);
+
+#endif

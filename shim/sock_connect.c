@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Connecting: an RDMA attempt on a kernel TCP socket that is left unconnected meanwhile, and its two ends. Carried: the
+ * socketpair takes the numbers. Fallen back: the real connect() is made on the very socket, and nothing was replaced.
+ */
+#include "config.h"
+#include "epset.h"
+#include "guard.h"
+#include "libc_real.h"
+#include "log.h"
+#include "nofile.h"
+#include "sock.h"
+#include "socket.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define NS_PER_MS   1000000ll
+#define NS_PER_S    1000000000ll
+#define REMEMBER_NS (10 * NS_PER_S) /* a refusing or silent address is not tried again for so long */
+
+/* ------------------------------------------------------------------ addresses that refused */
+
+static struct {
+	struct sockaddr_in6 addr;
+	int64_t until;
+	char why[96];
+} refused[32];
+static pthread_mutex_t refused_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* v4 in its mapped form, so that one comparison does; flow and scope left out. */
+static void address_key(const struct sockaddr *sa, struct sockaddr_in6 *key)
+{
+	memset(key, 0, sizeof(*key));
+	key->sin6_family = AF_INET6;
+	if (sa->sa_family == AF_INET) {
+		const struct sockaddr_in *in = (const void *)sa;
+
+		key->sin6_port = in->sin_port;
+		key->sin6_addr.s6_addr[10] = key->sin6_addr.s6_addr[11] = 0xff;
+		memcpy(&key->sin6_addr.s6_addr[12], &in->sin_addr, 4);
+	} else {
+		const struct sockaddr_in6 *in6 = (const void *)sa;
+
+		key->sin6_port = in6->sin6_port;
+		key->sin6_addr = in6->sin6_addr;
+	}
+}
+
+static bool address_refused(const struct sockaddr *sa, char *why, size_t size)
+{
+	struct sockaddr_in6 key;
+	bool found = false;
+	int64_t now = vkr_now_ns();
+	unsigned i;
+
+	address_key(sa, &key);
+	pthread_mutex_lock(&refused_lock);
+	for (i = 0; i < VKR_ARRAY_SIZE(refused) && !found; i++)
+		if (refused[i].until > now && !memcmp(&refused[i].addr, &key, sizeof(key))) {
+			snprintf(why, size, "%s", refused[i].why);
+			found = true;
+		}
+	pthread_mutex_unlock(&refused_lock);
+	return found;
+}
+
+static void address_remember(const struct sockaddr *sa, const char *why)
+{
+	struct sockaddr_in6 key;
+	unsigned i, oldest = 0;
+
+	address_key(sa, &key);
+	pthread_mutex_lock(&refused_lock);
+	for (i = 0; i < VKR_ARRAY_SIZE(refused); i++) {
+		if (!memcmp(&refused[i].addr, &key, sizeof(key))) {
+			oldest = i;
+			break;
+		}
+		if (refused[i].until < refused[oldest].until)
+			oldest = i;
+	}
+	refused[oldest].addr = key;
+	refused[oldest].until = vkr_now_ns() + REMEMBER_NS;
+	snprintf(refused[oldest].why, sizeof(refused[oldest].why), "%s (tried less than 10 s ago)", why);
+	pthread_mutex_unlock(&refused_lock);
+}
+
+/* ------------------------------------------------------------------ the two ends of an attempt */
+
+static void replace_number(int fd, struct vkr_file *f, void *arg)
+{
+	struct vkr_sock *s = (struct vkr_sock *)f;
+	int flags = vkr_real.fcntl(fd, F_GETFD);
+
+	if (vkr_real.dup3(s->pair_app, fd, flags >= 0 && flags & FD_CLOEXEC ? O_CLOEXEC : 0) < 0)
+		vkr_warn("descriptor %d: dup3: %s", fd, strerror(errno));
+}
+
+/* vkr_ctl_lock held; the stream is open. Every number of the socket becomes the pair's end. */
+static void carry(struct vkr_sock *s)
+{
+	int fd = vkr_file_number(&s->file);
+	struct vkr_conn_stats *stats = vkr_stream_stats(s->stream);
+
+	if (fd >= 0) {
+		int flags = vkr_real.fcntl(fd, F_GETFL);
+
+		vkr_options_seed(s, fd);
+		vkr_store(&s->nonblock, flags & O_NONBLOCK);
+		vkr_real.fcntl(s->pair_app, F_SETFL, flags & (O_NONBLOCK | O_ASYNC));
+		vkr_file_each_number(&s->file, replace_number, NULL);
+	}
+	vkr_guard_close(s->pair_app);
+	s->pair_app = -1;
+	stats->fd = fd;
+	vkr_store_rel(&s->state, VKR_SOCK_CARRIED);
+	vkr_items_recheck(&s->file);
+}
+
+/* vkr_ctl_lock held; the attempt failed. What the application has already been told (EINPROGRESS) must come true by
+ * TCP. */
+static void fall_back(struct vkr_sock *s, bool connect_now)
+{
+	const struct sockaddr *peer = (const void *)&s->peer;
+	const char *why = "";
+	int err = -vkr_stream_failure(s->stream, &why), fd = vkr_file_number(&s->file);
+	struct vkr_stream *stream = s->stream;
+	char reason[96];
+
+	snprintf(reason, sizeof(reason), "%s", why);
+	address_remember(peer, reason);
+	vkr_items_to_kernel(&s->file);
+	if (vkr_config.fallback_none) {
+		vkr_store_rel(&s->state, VKR_SOCK_TCP);
+		vkr_store(&s->error, err ? err : ECONNREFUSED);
+	} else {
+		vkr_sock_final(s, VKR_ROLE_CONNECT, NULL, peer, reason);
+		if (connect_now && fd >= 0 && vkr_real.connect(fd, peer, sizeof(s->peer)) < 0 && errno != EINPROGRESS)
+			vkr_store(&s->error, errno);
+	}
+	/* Another thread may be waiting on the stream's state: it goes with the socket. */
+	s->failed_stream = stream;
+	s->stream = NULL;
+	vkr_pair_free(s);
+}
+
+enum vkr_sock_state vkr_sock_settle(struct vkr_sock *s)
+{
+	enum vkr_stream_state st;
+
+	if (vkr_likely(vkr_load_acq(&s->state) != VKR_SOCK_CONNECTING) || vkr_file_inherited(&s->file))
+		return vkr_load_acq(&s->state);
+	pthread_mutex_lock(&vkr_ctl_lock);
+	if (vkr_load(&s->state) == VKR_SOCK_CONNECTING && !s->connect_waits) {
+		st = vkr_stream_state(s->stream);
+		if (st == VKR_STREAM_OPEN)
+			carry(s);
+		else if (st == VKR_STREAM_FAILED)
+			fall_back(s, true);
+	}
+	pthread_mutex_unlock(&vkr_ctl_lock);
+	return vkr_load_acq(&s->state);
+}
+
+/* ------------------------------------------------------------------ connect */
+
+/* Wants RDMA and cannot even try: 0 to go TCP, or the errno where TCP is not allowed. */
+static int no_attempt(struct vkr_sock *s, const struct sockaddr *sa, const char *why, int err)
+{
+	if (vkr_config.fallback_none)
+		return err;
+	pthread_mutex_lock(&vkr_ctl_lock);
+	vkr_items_forget(&s->file);
+	vkr_sock_final(s, VKR_ROLE_CONNECT, NULL, sa, why);
+	pthread_mutex_unlock(&vkr_ctl_lock);
+	return VKR_PASS;
+}
+
+static const struct sockaddr *bound_address(int fd, struct sockaddr_storage *sa)
+{
+	socklen_t len = sizeof(*sa);
+	struct sockaddr_in6 key;
+	static const struct in6_addr any4 = {{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff}}};
+
+	if (vkr_real.getsockname(fd, (struct sockaddr *)sa, &len) < 0)
+		return NULL;
+	address_key((struct sockaddr *)sa, &key);
+	if (!key.sin6_port && (IN6_IS_ADDR_UNSPECIFIED(&key.sin6_addr) || !memcmp(&key.sin6_addr, &any4, 16)))
+		return NULL;
+	return (struct sockaddr *)sa;
+}
+
+/* 0: the attempt runs and the state is CONNECTING. VKR_PASS: TCP. */
+static int connect_begin(struct vkr_sock *s, int fd, const struct sockaddr *sa, socklen_t len, int timeout_ms)
+{
+	struct sockaddr_storage local;
+	const char *why = "";
+	char buf[96];
+	int r;
+
+	if (s->shared)
+		return no_attempt(s, sa, "the unconnected socket is shared with another process", -EOPNOTSUPP);
+	if (address_refused(sa, buf, sizeof(buf)))
+		return no_attempt(s, sa, buf, -ECONNREFUSED);
+	r = vkr_engine_start(&why);
+	if (r)
+		return no_attempt(s, sa, why, r);
+	vkr_limits_raise();
+	r = vkr_pair_make(s, SOCK_CLOEXEC);
+	if (r)
+		return no_attempt(s, sa, "no descriptor is left for a carried connection", r);
+	s->pair_app = vkr_guard_fd(s->pair_app);
+	memcpy(&s->peer, sa, vkr_min((size_t)len, sizeof(s->peer)));
+	r = vkr_connect_start(bound_address(fd, &local), sa, timeout_ms, s->rule, &s->stream, &why);
+	if (r) {
+		vkr_pair_free(s);
+		return no_attempt(s, sa, why, r);
+	}
+	pthread_mutex_lock(&vkr_ctl_lock);
+	vkr_store_rel(&s->state, VKR_SOCK_CONNECTING);
+	vkr_items_to_user(&s->file);
+	pthread_mutex_unlock(&vkr_ctl_lock);
+	return 0;
+}
+
+/* Blocks until the attempt has ended. 0 carried, VKR_PASS: make the real call now. */
+static int connect_wait(struct vkr_sock *s, int64_t deadline)
+{
+	struct vkr_stream *stream;
+	int r = 0;
+
+	pthread_mutex_lock(&vkr_ctl_lock);
+	stream = vkr_load(&s->state) == VKR_SOCK_CONNECTING ? s->stream : NULL;
+	s->connect_waits += stream != NULL;
+	pthread_mutex_unlock(&vkr_ctl_lock);
+	while (stream && vkr_stream_state(stream) == VKR_STREAM_CONNECTING && !r)
+		r = vkr_wait_connect(stream, deadline);
+	pthread_mutex_lock(&vkr_ctl_lock);
+	s->connect_waits -= stream != NULL;
+	if (vkr_load(&s->state) != VKR_SOCK_CONNECTING) {
+		r = vkr_load(&s->state) == VKR_SOCK_CARRIED ? 0 : VKR_PASS; /* another thread was here */
+	} else if (vkr_stream_state(s->stream) == VKR_STREAM_OPEN) {
+		carry(s);
+		s->told = true;
+		r = 0;
+	} else if (vkr_stream_state(s->stream) == VKR_STREAM_FAILED) {
+		fall_back(s, false);
+		r = vkr_config.fallback_none ? -atomic_exchange(&s->error, 0) : VKR_PASS;
+	} else {
+		r = r == -EAGAIN ? -EINPROGRESS : r; /* SO_SNDTIMEO; or a signal: it goes on behind the caller */
+	}
+	pthread_mutex_unlock(&vkr_ctl_lock);
+	return r;
+}
+
+static int connect_again(struct vkr_sock *s)
+{
+	if (vkr_load(&s->state) == VKR_SOCK_CONNECTING)
+		return vkr_load(&s->nonblock) ? -EALREADY : connect_wait(s, 0);
+	/* Linux: the call that first sees the connection made reports success, every later one EISCONN. */
+	if (s->told)
+		return -EISCONN;
+	s->told = true;
+	return 0;
+}
+
+static int connect_first(struct vkr_sock *s, int fd, const struct sockaddr *sa, socklen_t len)
+{
+	const struct vkr_rule *rule;
+	int64_t timeout;
+	int r, ms = (int)vkr_config.connect_timeout_ms, flags;
+
+	if (!sa || len < sizeof(struct sockaddr_in) || (sa->sa_family != AF_INET && sa->sa_family != AF_INET6) ||
+	    sa->sa_family != s->domain || (s->domain == AF_INET6 && len < sizeof(struct sockaddr_in6)))
+		return VKR_PASS;
+	rule = vkr_config_match_connect(sa);
+	if (!rule) {
+		vkr_sock_untrack(fd, s);
+		return VKR_PASS;
+	}
+	snprintf(s->rule, sizeof(s->rule), "%s", rule->text);
+	flags = vkr_real.fcntl(fd, F_GETFL);
+	vkr_store(&s->nonblock, flags & O_NONBLOCK);
+	timeout = flags & O_NONBLOCK ? 0 : vkr_kernel_timeout(fd, SO_SNDTIMEO);
+	if (timeout)
+		ms = (int)vkr_min((int64_t)ms, vkr_max(timeout / NS_PER_MS, 1));
+	r = connect_begin(s, fd, sa, len, ms);
+	if (r)
+		return r;
+	return flags & O_NONBLOCK ? -EINPROGRESS : connect_wait(s, timeout ? vkr_now_ns() + timeout : 0);
+}
+
+int vkr_sock_connect(int fd, const struct sockaddr *sa, socklen_t len)
+{
+	struct vkr_sock *s;
+	int r;
+
+	vkr_fork_check();
+	s = vkr_sock_get(fd);
+	if (!s)
+		return VKR_PASS;
+	if (vkr_file_inherited(&s->file)) {
+		r = vkr_load(&s->state) == VKR_SOCK_CARRIED ? -EISCONN : VKR_PASS;
+	} else {
+		switch (vkr_sock_settle(s)) {
+		case VKR_SOCK_TCP:
+			r = connect_first(s, fd, sa, len);
+			break;
+		case VKR_SOCK_LISTEN:
+			r = -EISCONN;
+			break;
+		case VKR_SOCK_FINAL:
+			r = VKR_PASS;
+			break;
+		default:
+			r = connect_again(s);
+			break;
+		}
+	}
+	vkr_sock_put(s);
+	return r;
+}
