@@ -145,6 +145,6 @@ int vkr_call_getrlimit(int resource, struct rlimit *l);
 int vkr_call_setrlimit(int resource, const struct rlimit *l);
 int vkr_call_prlimit(pid_t pid, int resource, const struct rlimit *set, struct rlimit *old);
 
-long vkr_call_syscall(long number, long a, long b, long c, long d, long e, long f);
+long vkr_call_syscall(long number, const long a[6]);
 
 #endif

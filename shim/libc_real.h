@@ -29,6 +29,7 @@
 
 /* X(result, name, parameters) */
 #define VKR_REAL_RAW(X)                                                                                                \
+	X(long, syscall, (long number, ...))                                                                           \
 	X(int, socket, (int domain, int type, int protocol))                                                           \
 	X(int, socketpair, (int domain, int type, int protocol, int sv[2]))                                            \
 	X(int, bind, (int fd, const struct sockaddr *sa, socklen_t len))                                               \
@@ -84,8 +85,7 @@
 	X(int, prlimit, (pid_t pid, int resource, const struct rlimit *set, struct rlimit *old))                       \
 	X(void, _exit, (int status))                                                                                   \
 	X(int, execve, (const char *path, char *const argv[], char *const envp[]))                                     \
-	X(int, execveat, (int dir, const char *path, char *const argv[], char *const envp[], int flags))               \
-	X(long, syscall, (long number, ...))
+	X(int, execveat, (int dir, const char *path, char *const argv[], char *const envp[], int flags))
 
 /* X(result, name, parameters, arguments, result where libc has no such name) */
 #define VKR_REAL_LAZY(X)                                                                                               \
