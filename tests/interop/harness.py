@@ -377,9 +377,6 @@ class Case(unittest.TestCase):
         totals = carried_totals(p)
         for name, value in totals.items():
             self.assertGreater(value, 0, f'{what}: {name} in {totals}')
-        kinds = {c['transport'] for c in p['connections']}
-        if p['connections']:
-            self.assertTrue(kinds <= {'rdma', 'tcp'}, kinds)
         self.proofs += 1
         return p
 

@@ -1,0 +1,204 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-2-Clause
+#
+# Builds libvkrdma and runs its tests.
+#
+#   scripts/test.sh [--tier quick|default|full] [--only SUITE]... [--no-install] [--jobs N]
+#
+#   --tier quick    release build; unit tests, softverbs, conformance, a small interoperability run: some minutes
+#   --tier default  and the sanitizers, the second compiler, all interoperability topics: under 20 minutes on 2 cores
+#   --tier full     and ThreadSanitizer, long runs and large counts: about an hour
+#   --only SUITE    one suite: build, unit, softverbs, conformance, model, fault, fuzz, interop, tools, asan, tsan, clang,
+#                   or the name of an interoperability topic (values, replica, ...); may be repeated
+#   --no-install    do not install missing Debian packages first (scripts/install-deps.sh)
+#
+# Ends with "N passed, N failed, N skipped"; every skip is listed with its reason. Exit code 0 only when none failed.
+set -uo pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root" || exit 1
+tier=default install=yes jobs=$(nproc) only=()
+
+while [ $# -gt 0 ]; do
+	case $1 in
+	--tier)
+		tier=${2:-}
+		shift
+		;;
+	--only)
+		only+=("${2:-}")
+		shift
+		;;
+	--jobs)
+		jobs=${2:-}
+		shift
+		;;
+	--no-install) install=no ;;
+	-h | --help)
+		sed -n '3,16s/^# \{0,1\}//p' "$0"
+		exit 0
+		;;
+	*)
+		echo "test.sh: unknown option $1 (see --help)" >&2
+		exit 2
+		;;
+	esac
+	shift
+done
+case $tier in
+quick | default | full) ;;
+*)
+	only+=("$tier") # --tier NAME: one suite
+	tier=default
+	;;
+esac
+
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+trap 'exit 130' INT TERM
+export VKR_SKIPS=$results/skips VKR_TIER=$tier PYTHONDONTWRITEBYTECODE=1
+: >"$VKR_SKIPS"
+started=$SECONDS
+
+say() { printf '\n== [%3d s] %s\n' $((SECONDS - started)) "$*"; }
+note() { echo "$1" >>"$results/$2"; }
+
+wanted() {
+	[ ${#only[@]} = 0 ] && return 0
+	local w o
+	for w in "$@"; do
+		for o in "${only[@]}"; do
+			[ "$w" != "$o" ] || return 0
+		done
+	done
+	return 1
+}
+
+# build PRESET: configure and compile; a failure counts as one failed test.
+build() {
+	local preset=$1 log=$results/build-$1.log
+	say "building: $preset"
+	if cmake --preset "$preset" >"$log" 2>&1 && cmake --build --preset "$preset" -j "$jobs" >>"$log" 2>&1; then
+		note "build.$preset" passed
+		tail -n 1 "$log"
+		return 0
+	fi
+	grep -nE 'error|FAILED|Error' "$log" | head -n 20
+	tail -n 15 "$log"
+	note "build.$preset" failed
+	return 1
+}
+
+runs=0
+# run FOLDER TITLE CTEST-ARGS...
+run() {
+	local folder=$1 title=$2 junit
+	shift 2
+	if [ "$(ctest --test-dir "$folder" -N "$@" 2>/dev/null | sed -n 's/^Total Tests: //p')" = 0 ]; then
+		[ ${#only[@]} = 0 ] || note "$title: no such tests in $folder" failed
+		return 0
+	fi
+	say "$title"
+	runs=$((runs + 1))
+	junit=$results/junit-$runs.xml
+	ctest --test-dir "$folder" --output-on-failure --output-junit "$junit" "$@" </dev/null
+	[ -s "$junit" ] || note "$title: ctest wrote no results" failed
+}
+
+# The results of every ctest run: lines for passed, failed and skipped.
+collect() {
+	/usr/bin/python3 - "$results" <<'PYTHON'
+import glob, sys, xml.etree.ElementTree as tree
+results = sys.argv[1]
+out = {k: open(f'{results}/{k}', 'a') for k in ('passed', 'failed', 'skipped')}
+for path in sorted(glob.glob(f'{results}/junit-*.xml')):
+    for case in tree.parse(path).iter('testcase'):
+        name, status = case.get('name'), case.get('status')
+        if status == 'run':
+            out['passed'].write(name + '\n')
+        elif status == 'disabled':
+            out['skipped'].write(f'{name}: disabled in CMakeLists.txt\n')
+        elif status == 'notrun':
+            skipped = case.find('skipped')
+            why = skipped.get('message') if skipped is not None else 'not run'
+            text = [l for l in (case.findtext('system-out') or '').splitlines() if 'skip' in l.lower()]
+            line = f'{name}: {text[-1].strip() if text else why}\n'
+            # A carried run whose native run failed is a failure; a test that said it cannot run here is a skip.
+            out['skipped' if 'SKIP_RETURN_CODE' in (why or '') else 'failed'].write(line)
+        else:
+            out['failed'].write(name + '\n')
+PYTHON
+	cat "$VKR_SKIPS" >>"$results/skipped"
+	touch "$results/passed" "$results/failed"
+}
+
+if [ $install = yes ]; then
+	say "checking what is installed"
+	scripts/install-deps.sh || exit 1
+fi
+
+rest='interop'
+if build release; then
+	for suite in unit softverbs model conformance tools fault fuzz; do
+		if wanted $suite; then
+			run build "$suite" -L "^$suite\$" -j "$jobs"
+		fi
+		rest="$rest|$suite"
+	done
+	[ ${#only[@]} -gt 0 ] || run build "other tests" -LE "^($rest)\$" -j "$jobs"
+	topics=''
+	for t in tests/interop/test_*.py; do
+		t=$(basename "$t" .py)
+		t=${t#test_}
+		if [ ${#only[@]} -gt 0 ] && wanted interop "$t"; then
+			topics="$topics|$t"
+		elif [ ${#only[@]} = 0 ]; then
+			case $tier,$t in
+			quick,values | quick,commands | quick,ports | quick,death | quick,strangers) topics="$topics|$t" ;;
+			quick,*) ;;
+			*) topics="$topics|$t" ;;
+			esac
+		fi
+	done
+	[ -z "$topics" ] || run build interop -R "^interop\\.(${topics#|})\\." -j 1
+fi
+
+sanitized='^(unit|softverbs|conformance|tools|fault|fuzz)$'
+if [ "$tier" != quick ] && wanted asan; then
+	if build asan; then
+		export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+		run build-asan "AddressSanitizer" -L "$sanitized" -j "$jobs"
+		[ "$tier" != full ] || VKR_TIER=quick run build-asan "interop, AddressSanitizer" \
+			-R '^interop\.(values|commands|death|ports)\.carried' -FS '.*' -j 1
+		unset ASAN_OPTIONS UBSAN_OPTIONS
+	fi
+fi
+if { [ "$tier" = full ] && wanted tsan; } || { [ ${#only[@]} -gt 0 ] && wanted tsan; }; then
+	if build tsan; then
+		# ThreadSanitizer of this age does not know the address layout of newer kernels' randomisation.
+		say "ThreadSanitizer"
+		runs=$((runs + 1))
+		setarch -R ctest --test-dir build-tsan --output-on-failure --output-junit "$results/junit-$runs.xml" \
+			-L '^(unit|softverbs)$' -j "$jobs" </dev/null
+	fi
+fi
+if [ "$tier" != quick ] && wanted clang; then
+	build clang
+fi
+
+collect
+say "summary (tier $tier)"
+if [ -s "$results/skipped" ]; then
+	echo "Skipped:"
+	sed 's/^/  /' "$results/skipped"
+fi
+if [ -s "$results/failed" ]; then
+	echo "Failed:"
+	sed 's/^/  /' "$results/failed"
+fi
+count() { if [ -e "$results/$1" ]; then wc -l <"$results/$1"; else echo 0; fi; }
+passed=$(count passed) failed=$(count failed)
+[ "$passed" -gt 0 ] || [ "$failed" -gt 0 ] || { echo "no test ran" && failed=1; }
+echo
+echo "$passed passed, $failed failed, $(count skipped) skipped"
+[ "$failed" = 0 ]
