@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The environment's rules. Addresses are kept and compared as 128 bits, v4 in its mapped form with 96 added to the
- * length of its prefix; a rule for v6 addresses does not match mapped ones.
+ * The grammar of the environment, and the rules' matching: pure functions. Addresses are kept and compared as 128 bits,
+ * v4 in its mapped form with 96 added to the length of its prefix; a rule for v6 addresses does not match mapped ones.
  */
 #include "config.h"
-#include "log.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
-#include <unistd.h>
 
 #define DEFAULT_TIMEOUT_MS 2000
 #define DEFAULT_RING       262144
@@ -270,8 +266,8 @@ static int parse_choice(const struct report *r, const char *no, const char *yes,
 	return fail(r, s, why);
 }
 
-/* LEVEL or LEVEL:FILE; *file is NULL or the rest of the value. */
-static int parse_log(const struct report *r, enum vkr_log_level *level, const char **file)
+/* LEVEL or LEVEL:FILE */
+static int parse_log(const struct report *r, struct vkr_config *cfg)
 {
 	static const char *const names[] = {"none", "error", "warn", "info", "debug"};
 	struct span s = span_of(r->value);
@@ -285,8 +281,8 @@ static int parse_log(const struct report *r, enum vkr_log_level *level, const ch
 		return fail(r, cut(s, 0, colon), "expected none, error, warn, info or debug, then :FILE if wanted");
 	if (colon + 1 == s.len)
 		return fail(r, s, "no file name after the colon");
-	*level = (enum vkr_log_level)i;
-	*file = colon < s.len ? r->value + colon + 1 : NULL;
+	cfg->log_level = (enum vkr_log_level)i;
+	cfg->log_file = colon < s.len ? r->value + colon + 1 : NULL;
 	return 0;
 }
 
@@ -298,13 +294,12 @@ static bool lookup(struct report *r, const char *(*getenv_fn)(const char *name),
 	return r->value && r->value[0];
 }
 
-static int parse_all(struct vkr_config *cfg, const char *(*getenv_fn)(const char *name), struct report *r,
-		     enum vkr_log_level *level, const char **file)
+static int parse_all(struct vkr_config *cfg, const char *(*getenv_fn)(const char *name), struct report *r)
 {
 	int rc = 0;
 
 	if (lookup(r, getenv_fn, "VKRDMA_LOG"))
-		rc = parse_log(r, level, file);
+		rc = parse_log(r, cfg);
 	if (!rc && lookup(r, getenv_fn, "VKRDMA_LISTEN"))
 		rc = parse_rules(r, cfg->listen, &cfg->n_listen);
 	if (!rc && lookup(r, getenv_fn, "VKRDMA_CONNECT"))
@@ -325,57 +320,21 @@ static void defaults(struct vkr_config *cfg)
 	memset(cfg, 0, sizeof(*cfg));
 	cfg->connect_timeout_ms = DEFAULT_TIMEOUT_MS;
 	cfg->native_ring = DEFAULT_RING;
+	cfg->log_level = VKR_LOG_WARN;
 }
 
-static int parse(struct vkr_config *cfg, const char *(*getenv_fn)(const char *name), char *err, size_t errlen,
-		 enum vkr_log_level *level, const char **file)
+int vkr_config_parse(struct vkr_config *cfg, const char *(*getenv_fn)(const char *name), char *err, size_t errlen)
 {
 	struct report r = {.err = err, .errlen = errlen};
 	int rc;
 
 	defaults(cfg);
-	rc = parse_all(cfg, getenv_fn, &r, level, file);
+	rc = parse_all(cfg, getenv_fn, &r);
 	if (rc < 0)
 		defaults(cfg);
 	else
 		cfg->active = cfg->n_listen || cfg->n_connect;
 	return rc;
-}
-
-int vkr_config_parse(struct vkr_config *cfg, const char *(*getenv_fn)(const char *name), char *err, size_t errlen)
-{
-	enum vkr_log_level level;
-	const char *file;
-
-	return parse(cfg, getenv_fn, err, errlen, &level, &file);
-}
-
-static const char *environment(const char *name)
-{
-	return getenv(name);
-}
-
-void vkr_config_load(void)
-{
-	static bool loaded;
-	enum vkr_log_level level = VKR_LOG_WARN;
-	const char *file = NULL;
-	char err[256];
-
-	if (loaded)
-		return;
-	loaded = true;
-	if (getauxval(AT_SECURE)) {
-		defaults(&vkr_config);
-		vkr_log_level = VKR_LOG_NONE;
-		return;
-	}
-	if (parse(&vkr_config, environment, err, sizeof(err), &level, &file) == 0) {
-		vkr_log_open(level, file);
-		return;
-	}
-	vkr_log_open(VKR_LOG_WARN, NULL);
-	vkr_error("%s; no connection is carried, everything runs on plain TCP", err);
 }
 
 static const struct vkr_rule *match(const struct vkr_rule *rules, int n, const struct sockaddr *sa)

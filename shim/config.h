@@ -2,23 +2,27 @@
 /*
  * Rules from the environment, parsed once before the first use; grammar in libvkrdma(7).
  *
- *   VKRDMA_LISTEN   comma-separated: PORT | PORT-PORT | *              (each optionally ADDR[/BITS]: or [V6][/BITS]:
- * before it) VKRDMA_CONNECT  the same; the address is the peer's. A rule may start with ! to exclude; first match wins.
- *   VKRDMA_FALLBACK tcp (default) | none
- *   VKRDMA_LOG      none|error|warn|info|debug [:FILE]
- *   VKRDMA_PROVIDER verbs (default) | soft
+ *   VKRDMA_LISTEN           comma-separated rules: PORT, PORT-PORT or *, after ADDR[/BITS]: or [V6][/BITS]: or *: where
+ *                           only that address counts (the one that is bound); ! before a rule excludes; first match
+ *                           wins
+ *   VKRDMA_CONNECT          the same; the address is the peer's
+ *   VKRDMA_FALLBACK         tcp (default) or none
+ *   VKRDMA_LOG              none, error, warn, info or debug; then :FILE if not to stderr
+ *   VKRDMA_PROVIDER         verbs (default) or soft
  *   VKRDMA_CONNECT_TIMEOUT  milliseconds, 1..60000, default 2000
- *   VKRDMA_RING     bytes of a receive ring advertised to a peer that is not a shim, default 262144 (4 KiB..64 MiB, k
- * and m suffixes)
+ *   VKRDMA_RING             bytes of a receive ring advertised to a peer that is not a shim, default 262144 (4 KiB to
+ *                           64 MiB, suffixes k and m)
  *
- * A variable that cannot be parsed gives one error line on stderr that names the variable, the offending text and its
- * place; then no rule is active at all and the program runs on plain TCP. Secure-execution (AT_SECURE) programs see no
- * rules. No allocation: rules live in fixed tables (VKR_MAX_RULES each; more is an error line).
+ * An empty variable counts as unset. A variable that cannot be parsed gives one error line on stderr that names the
+ * variable, the offending text and its place; then no rule is active at all and the program runs on plain TCP.
+ * Secure-execution (AT_SECURE) programs see no rules. No allocation: rules live in fixed tables (VKR_MAX_RULES each;
+ * more is an error line).
  */
 #ifndef VKR_CONFIG_H
 #define VKR_CONFIG_H
 
 #include "base.h"
+#include "log.h"
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -27,8 +31,8 @@
 
 struct vkr_rule {
 	bool exclude;
-	uint8_t family; /* AF_UNSPEC: any address */
-	uint8_t bits;
+	uint8_t family;            /* AF_UNSPEC: any address */
+	uint8_t bits;              /* of addr: 96 more than written for v4 */
 	uint16_t port_lo, port_hi; /* host order, inclusive; 0..65535 for * */
 	struct in6_addr addr;      /* v4 in its mapped form */
 	char text[72];             /* as the user wrote it, for logs and vkrdma-stat */
@@ -40,6 +44,8 @@ struct vkr_config {
 	bool provider_soft;
 	uint32_t connect_timeout_ms;
 	uint32_t native_ring; /* bytes */
+	enum vkr_log_level log_level;
+	const char *log_file; /* NULL: stderr; points into the variable */
 	int n_listen, n_connect;
 	struct vkr_rule listen[VKR_MAX_RULES], connect[VKR_MAX_RULES];
 };

@@ -232,11 +232,3 @@ void vkr_guard_each(void (*fn)(int fd, void *arg), void *arg)
 	for (fd = vkr_guard_next(0); fd >= 0; fd = vkr_guard_next(fd + 1))
 		fn(fd, arg);
 }
-
-void vkr_guard_forked(void)
-{
-	int fd;
-
-	for (fd = vkr_guard_next(0); fd >= 0; fd = vkr_guard_next(fd + 1))
-		vkr_guard_unmark(fd);
-}

@@ -73,6 +73,8 @@ static void test_defaults(void **state)
 	assert_int_equal(cfg.native_ring, 262144);
 	assert_int_equal(cfg.n_listen, 0);
 	assert_int_equal(cfg.n_connect, 0);
+	assert_int_equal(cfg.log_level, VKR_LOG_WARN);
+	assert_null(cfg.log_file);
 }
 
 static void test_good_rules(void **state)
@@ -245,6 +247,8 @@ static void test_good_settings(void **state)
 	assert_true(cfg.provider_soft);
 	assert_int_equal(cfg.connect_timeout_ms, 60000);
 	assert_int_equal(cfg.native_ring, 64 << 20);
+	assert_int_equal(cfg.log_level, VKR_LOG_DEBUG);
+	assert_string_equal(cfg.log_file, "/dev/null");
 
 	assert_int_equal(parse_one("VKRDMA_RING", "4K", &cfg, err), 0);
 	assert_int_equal(cfg.native_ring, 4096);

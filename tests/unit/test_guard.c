@@ -205,20 +205,6 @@ static void test_each_may_close(void **state)
 	assert_int_equal(gauge(), 0);
 }
 
-static void test_forked_forgets_all(void **state)
-{
-	int a = fresh(), b = fresh();
-
-	vkr_guard_mark(a);
-	vkr_guard_mark(b);
-	vkr_guard_forked();
-	assert_int_equal(vkr_guard_next(0), -1);
-	assert_int_equal(gauge(), 0);
-	assert_true(is_open(a));
-	close(a);
-	close(b);
-}
-
 static void test_soft_limit_below_the_high_numbers(void **state)
 {
 	struct rlimit before, low;
@@ -345,7 +331,6 @@ int main(void)
 	    cmocka_unit_test(test_close_of_a_moved_number),
 	    cmocka_unit_test(test_next_and_each),
 	    cmocka_unit_test(test_each_may_close),
-	    cmocka_unit_test(test_forked_forgets_all),
 	    cmocka_unit_test(test_soft_limit_below_the_high_numbers),
 	    cmocka_unit_test(test_no_descriptor_left),
 	    cmocka_unit_test(test_evict_races_with_close),
