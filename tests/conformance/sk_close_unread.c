@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The peer closes with unread data: IN OUT ERR HUP RDHUP; recv ECONNRESET, then 0; send EPIPE. */
+#include "conf.h"
+
+static int so_error(int fd)
+{
+	int err = -1;
+	socklen_t len = sizeof(err);
+
+	CONF_OK(getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &len));
+	return err;
+}
+
+static void by_recv(int a, int b)
+{
+	char buf[8];
+
+	conf_exchange(a, b);
+	conf_write_all(b, "unread", 6);
+	conf_wait_inq(a, 6);
+	CONF_OK(close(a));
+	CONF_STATE(b, POLLIN | POLLOUT | POLLERR | POLLHUP | POLLRDHUP);
+	CONF_ERR(recv(b, buf, 8, 0), ECONNRESET);
+	CONF_STATE(b, POLLIN | POLLOUT | POLLHUP | POLLRDHUP);
+	CONF_EQ(recv(b, buf, 8, 0), 0);
+	CONF_ERR(send(b, "x", 1, MSG_NOSIGNAL), EPIPE);
+	CONF_OK(close(b));
+}
+
+static void by_so_error(int a, int b)
+{
+	conf_exchange(a, b);
+	conf_write_all(b, "unread", 6);
+	conf_wait_inq(a, 6);
+	CONF_OK(close(a));
+	CONF_STATE(b, POLLIN | POLLOUT | POLLERR | POLLHUP | POLLRDHUP);
+	CONF_EQ(so_error(b), ECONNRESET);
+	CONF_EQ(so_error(b), 0);
+	CONF_STATE(b, POLLIN | POLLOUT | POLLHUP | POLLRDHUP);
+	CONF_OK(close(b));
+}
+
+static void by_send(int a, int b)
+{
+	conf_exchange(a, b);
+	conf_write_all(b, "unread", 6);
+	conf_wait_inq(a, 6);
+	CONF_OK(close(a));
+	CONF_STATE(b, POLLIN | POLLOUT | POLLERR | POLLHUP | POLLRDHUP);
+	CONF_ERR(send(b, "x", 1, MSG_NOSIGNAL), ECONNRESET);
+	CONF_ERR(send(b, "x", 1, MSG_NOSIGNAL), EPIPE);
+	CONF_OK(close(b));
+}
+
+CONF_TEST(0)
+{
+	conf_each_role(by_recv);
+	conf_each_role(by_so_error);
+	conf_each_role(by_send);
+}
