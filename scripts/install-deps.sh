@@ -62,7 +62,7 @@ trap cleanup EXIT
 trap 'exit 130' INT TERM HUP
 
 installed() { [ "$(dpkg-query -W -f '${db:Status-Abbrev}' "$1" 2>/dev/null | cut -c2)" = i ]; }
-known() { [ -n "$(apt-cache policy "$1" 2>/dev/null | sed -n 's/^  Candidate: //p' | grep -v '(none)')" ]; }
+known() { apt-cache policy "$1" 2>/dev/null | grep -q '^  Candidate: [0-9]'; }
 
 # Never lets a package start or stop a service while we install; the user's own policy comes back afterwards.
 hold_services() {
@@ -102,9 +102,12 @@ missing=()
 for p in "${packages[@]}"; do
 	installed "$p" || missing+=("$p")
 done
-# The runtime of clang's sanitizers and fuzzer is named after clang's version.
+# The runtime of clang's sanitizers and fuzzer is named after clang's version. Where the package lists have not been
+# read yet its name is unknown until later.
+clang_rt() { apt-cache depends clang 2>/dev/null | sed -n 's/^ *Depends: clang-\([0-9]*\)$/libclang-rt-\1-dev/p' | head -n 1; }
+rt=''
 if [ $want = all ]; then
-	rt=$(apt-cache depends clang 2>/dev/null | sed -n 's/^ *Depends: clang-\([0-9]*\)$/libclang-rt-\1-dev/p' | head -n 1)
+	rt=$(clang_rt)
 	[ -z "$rt" ] || installed "$rt" || missing+=("$rt")
 fi
 # Any Node.js with npm will do; Debian's where there is none.
@@ -190,6 +193,10 @@ if [ ${#missing[@]} -gt 0 ]; then
 	for p in "${missing[@]}" clang; do
 		known "$p" || apt_update
 	done
+	if [ $want = all ] && [ -z "$rt" ]; then
+		rt=$(clang_rt)
+		[ -z "$rt" ] || installed "$rt" || missing+=("$rt")
+	fi
 	say "  installing ${#missing[@]} packages (about a minute)"
 	if ! apt_install "${missing[@]}"; then
 		apt_update
