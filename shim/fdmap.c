@@ -128,7 +128,7 @@ void vkr_file_each_number(struct vkr_file *f, void (*fn)(int fd, struct vkr_file
 	for (i = 0; i < chunks_used; i++) {
 		chunk = vkr_load(&chunks[i]);
 		for (j = 0; chunk && j < CHUNK_SIZE; j++)
-			if (vkr_load(&chunk[j]) == f || (!f && vkr_load(&chunk[j])))
+			if (f ? vkr_load(&chunk[j]) == f : vkr_load(&chunk[j]) != NULL)
 				fn((int)(i << CHUNK_BITS | j), vkr_load(&chunk[j]), arg);
 	}
 }
