@@ -3,7 +3,6 @@
 #include "stat.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 
 /* A writer that puts commas and line ends where they belong. */
 struct json {

@@ -310,7 +310,7 @@ void stat_text_print(FILE *out, const struct stat_snapshot *s, const struct stat
 	if (!s->n)
 		fprintf(out, "no process with a flagged listener or connection was found\n");
 	if (s->denied)
-		fprintf(out, "(%d processes belong to others and were not looked at)\n", s->denied);
+		fprintf(out, "(not looked at, for lack of permission: %d; try as root)\n", s->denied);
 	if (s->unreadable)
-		fprintf(out, "(%d processes use another version of libvkrdma)\n", s->unreadable);
+		fprintf(out, "(counters of another version, or broken: %d)\n", s->unreadable);
 }
