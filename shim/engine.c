@@ -1,0 +1,524 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include "engine.h"
+
+#include "guard.h"
+#include "libc_real.h"
+#include "log.h"
+#include "socket.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define POLL_BATCH 32
+/* A poll that is not about to sleep leaves after this many batches: other work waits, and nothing is lost. */
+#define POLL_ROUNDS 64
+#define EVENT_BATCH 16
+#define ACK_BATCH   64
+/* A few connections need no 2 MiB queue. */
+#define CQ_FIRST 4096
+#define CQ_NEXT  32767
+
+struct vkr_cq {
+	pthread_mutex_t lock;
+	struct vkr_device *dev;
+	struct ibv_cq *cq;
+	struct vkr_endpoint *eps; /* uthash by QP number */
+	struct vkr_endpoint *last;
+	int capacity, reserved;
+	unsigned unacked;
+};
+
+static struct vkr_device *devices[VKR_MAX_DEVICES];
+static _Atomic int n_devices;
+_Atomic int vkr_engine_sleepers;
+_Atomic bool vkr_engine_polled;
+
+/*
+ * Sleeping without losing a completion. ibv_req_notify_cq() is one-shot and serves whoever reads the shared completion
+ * channel first, so:
+ *
+ *  - A sleeper raises vkr_engine_sleepers first, then, under each CQ's lock, arms the CQ and polls it empty. A
+ * completion after that finds the CQ armed and makes the channel readable; one before it is dispatched by this poll.
+ * One that another thread took was dispatched before that thread let go of the CQ lock, that is, before the sleeper
+ * looks at the ready masks.
+ *  - Whoever consumes an event (channel no longer readable, CQ no longer armed) takes the CQ lock, re-arms if
+ *    vkr_engine_sleepers is not zero, then polls the CQ empty. If it reads zero, then every later sleeper raises the
+ *    count after that read; having read it under the lock, the consumer is followed by that sleeper's own arming.
+ *  - What a consumer or poller takes on a sleeper's behalf reaches the stream, whose watches write the sleeper's own
+ *    eventfd.
+ *  - A CQ is armed when it is made and before it is published in n_cqs (both sequentially consistent with the count),
+ * so that a sleeper who does not see it yet sleeps on an armed CQ.
+ */
+
+/* ------------------------------------------------------------------ dispatch */
+
+static struct vkr_endpoint *cq_find(struct vkr_cq *c, uint32_t qp_num)
+{
+	struct vkr_endpoint *ep = c->last;
+
+	if (ep && ep->qp_num == qp_num)
+		return ep;
+	HASH_FIND(hh, c->eps, &qp_num, sizeof(qp_num), ep);
+	if (ep)
+		c->last = ep;
+	return ep;
+}
+
+/* Hands each QP its completions of the batch in one call: one lock, one repost, one wake-up a stream. */
+static void cq_dispatch(struct vkr_cq *c, struct ibv_wc *wc, int n)
+{
+	struct ibv_wc *mine[POLL_BATCH];
+	struct vkr_endpoint *ep;
+	bool taken[POLL_BATCH] = {false};
+	int i, j, count;
+
+	for (i = 0; i < n; i++) {
+		if (taken[i])
+			continue;
+		ep = cq_find(c, wc[i].qp_num);
+		if (!ep)
+			continue; /* the QP is gone: a straggler */
+		count = 0;
+		for (j = i; j < n; j++) {
+			if (taken[j] || wc[j].qp_num != ep->qp_num)
+				continue;
+			taken[j] = true;
+			if (wc[j].wr_id >> 32 == ep->generation)
+				mine[count++] = &wc[j];
+		}
+		if (count)
+			ep->complete(ep, mine, count);
+	}
+}
+
+/* CQ lock held. `empty`: until a poll finds nothing, as an arming needs; else until a batch comes short. */
+static int cq_drain(struct vkr_cq *c, bool empty)
+{
+	struct ibv_wc wc[POLL_BATCH];
+	int n, total = 0, rounds;
+
+	for (rounds = 0; empty || rounds < POLL_ROUNDS; rounds++) {
+		n = ibv_poll_cq(c->cq, POLL_BATCH, wc);
+		if (n <= 0)
+			break;
+		cq_dispatch(c, wc, n);
+		total += n;
+		if (!empty && n < POLL_BATCH)
+			break;
+	}
+	return total;
+}
+
+static void cq_arm(struct vkr_cq *c)
+{
+	if (ibv_req_notify_cq(c->cq, 0))
+		vkr_error("a completion queue could not be armed");
+}
+
+static int engine_drain(void)
+{
+	int d, i, total = 0;
+
+	for (d = 0; d < atomic_load(&n_devices); d++) {
+		struct vkr_device *dev = devices[d];
+		int n = atomic_load(&dev->n_cqs);
+
+		for (i = 0; i < n; i++) {
+			struct vkr_cq *c = dev->cqs[i];
+
+			if (pthread_mutex_trylock(&c->lock))
+				continue; /* somebody is at it */
+			total += cq_drain(c, false);
+			pthread_mutex_unlock(&c->lock);
+		}
+	}
+	return total;
+}
+
+static void note_polled(void)
+{
+	if (!vkr_load(&vkr_engine_polled))
+		vkr_store(&vkr_engine_polled, true);
+}
+
+int vkr_engine_poll(void)
+{
+	int n;
+
+	if (!atomic_load_explicit(&n_devices, memory_order_acquire))
+		return 0;
+	vkr_depth++;
+	note_polled();
+	vkr_count(&vkr_stats->cq_polls, 1);
+	n = engine_drain();
+	vkr_depth--;
+	return n;
+}
+
+int vkr_engine_drain(void)
+{
+	return engine_drain();
+}
+
+/* ------------------------------------------------------------------ sleeping */
+
+void vkr_engine_sleep_begin(void)
+{
+	int d, i;
+
+	vkr_depth++;
+	note_polled();
+	atomic_fetch_add(&vkr_engine_sleepers, 1);
+	for (d = 0; d < atomic_load(&n_devices); d++) {
+		struct vkr_device *dev = devices[d];
+
+		for (i = 0; i < atomic_load(&dev->n_cqs); i++) {
+			struct vkr_cq *c = dev->cqs[i];
+
+			pthread_mutex_lock(&c->lock);
+			cq_arm(c);
+			cq_drain(c, true);
+			pthread_mutex_unlock(&c->lock);
+		}
+	}
+	vkr_depth--;
+}
+
+void vkr_engine_sleep_end(void)
+{
+	atomic_fetch_sub(&vkr_engine_sleepers, 1);
+}
+
+static void cq_event(struct vkr_cq *c, bool taken)
+{
+	pthread_mutex_lock(&c->lock);
+	if (taken && ++c->unacked >= ACK_BATCH) {
+		vkr_verbs.ibv_ack_cq_events(c->cq, c->unacked);
+		c->unacked = 0;
+	}
+	if (atomic_load(&vkr_engine_sleepers) > 0)
+		cq_arm(c);
+	cq_drain(c, true);
+	pthread_mutex_unlock(&c->lock);
+}
+
+static void device_events(struct vkr_device *dev)
+{
+	struct ibv_cq *cq;
+	void *ctx;
+	int i;
+
+	/* Serialised: two threads inside a non-blocking read of one event is fine for the kernel, but the second would
+	 * return before the first has re-armed and polled. */
+	pthread_mutex_lock(&dev->event_lock);
+	for (i = 0; i < EVENT_BATCH; i++) {
+		if (vkr_verbs.ibv_get_cq_event(dev->channel, &cq, &ctx))
+			break;
+		vkr_count(&vkr_stats->cq_events, 1);
+		cq_event(ctx, true);
+	}
+	pthread_mutex_unlock(&dev->event_lock);
+}
+
+void vkr_engine_event(int fd)
+{
+	int d, cancel;
+
+	/* The read inside ibv_get_cq_event() is a cancellation point; locks are held around it. */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	vkr_depth++;
+	for (d = 0; d < atomic_load(&n_devices); d++)
+		if (devices[d]->channel->fd == fd)
+			device_events(devices[d]);
+	vkr_depth--;
+	pthread_setcancelstate(cancel, NULL);
+}
+
+int vkr_engine_fds(int fds[VKR_MAX_DEVICES])
+{
+	int d, n = atomic_load(&n_devices);
+
+	for (d = 0; d < n; d++)
+		fds[d] = devices[d]->channel->fd;
+	return n;
+}
+
+unsigned vkr_engine_generation(void)
+{
+	return (unsigned)atomic_load(&n_devices);
+}
+
+/* ------------------------------------------------------------------ devices */
+
+static void fd_nonblock(int fd)
+{
+	vkr_real.fcntl(fd, F_SETFL, vkr_real.fcntl(fd, F_GETFL) | O_NONBLOCK);
+}
+
+/* Providers read these members at each use, so the numbers may be moved while nothing uses them yet. */
+static void device_guard(struct vkr_device *dev)
+{
+	if (!vkr_verbs.soft) {
+		dev->channel->fd = vkr_guard_fd(dev->channel->fd);
+		dev->verbs->async_fd = vkr_guard_fd(dev->verbs->async_fd);
+		vkr_guard_mark(dev->verbs->cmd_fd);
+	}
+	fd_nonblock(dev->channel->fd);
+	fd_nonblock(dev->verbs->async_fd);
+}
+
+static struct vkr_device *device_new(struct ibv_context *verbs)
+{
+	struct vkr_device *dev = calloc(1, sizeof(*dev));
+	struct ibv_device_attr attr;
+
+	if (!dev)
+		return NULL;
+	dev->verbs = verbs;
+	pthread_mutex_init(&dev->event_lock, NULL);
+	memset(&attr, 0, sizeof(attr));
+	if (vkr_verbs.ibv_query_device(verbs, &attr))
+		goto free_dev;
+	dev->max_cqe = (uint32_t)attr.max_cqe;
+	dev->max_sge = attr.max_sge;
+	dev->channel = vkr_verbs.ibv_create_comp_channel(verbs);
+	if (!dev->channel)
+		goto free_dev;
+	device_guard(dev);
+	return dev;
+
+free_dev:
+	free(dev);
+	return NULL;
+}
+
+struct vkr_device *vkr_device_get(struct ibv_context *verbs)
+{
+	int d, n = atomic_load(&n_devices);
+	struct vkr_device *dev;
+	const char *name;
+
+	for (d = 0; d < n; d++)
+		if (devices[d]->verbs == verbs)
+			return devices[d];
+	if (n == VKR_MAX_DEVICES) {
+		errno = ENFILE;
+		return NULL;
+	}
+	dev = device_new(verbs);
+	if (!dev)
+		return NULL;
+	name = vkr_verbs.ibv_get_device_name(verbs->device);
+	if (!vkr_stats->device[0] && name)
+		strncpy(vkr_stats->device, name, sizeof(vkr_stats->device) - 1);
+	vkr_debug("RDMA device %s opened", name ? name : "?");
+	devices[n] = dev;
+	atomic_store(&n_devices, n + 1);
+	return dev;
+}
+
+int vkr_engine_devices(struct vkr_device *devs[VKR_MAX_DEVICES])
+{
+	int d, n = atomic_load(&n_devices);
+
+	for (d = 0; d < n; d++)
+		devs[d] = devices[d];
+	return n;
+}
+
+/* ------------------------------------------------------------------ completion queues */
+
+static struct vkr_cq *cq_new(struct vkr_device *dev, int entries)
+{
+	int n = atomic_load(&dev->n_cqs), want = n ? CQ_NEXT : CQ_FIRST;
+	struct vkr_cq *c;
+
+	if (n == (int)VKR_ARRAY_SIZE(dev->cqs)) {
+		errno = ENFILE;
+		return NULL;
+	}
+	c = calloc(1, sizeof(*c));
+	if (!c)
+		return NULL;
+	want = vkr_max(want, entries);
+	if (dev->max_cqe && (uint32_t)want > dev->max_cqe)
+		want = (int)dev->max_cqe;
+	c->cq = vkr_verbs.ibv_create_cq(dev->verbs, want, c, dev->channel, 0);
+	if (!c->cq) {
+		free(c);
+		return NULL;
+	}
+	c->dev = dev;
+	c->capacity = want;
+	pthread_mutex_init(&c->lock, NULL);
+	cq_arm(c);
+	dev->cqs[n] = c;
+	atomic_store(&dev->n_cqs, n + 1);
+	vkr_gauge_add(&vkr_stats->cqs, 1);
+	return c;
+}
+
+int vkr_cq_reserve(struct vkr_device *dev, struct vkr_endpoint *ep, int entries)
+{
+	struct vkr_cq *c = NULL;
+	int i;
+
+	for (i = 0; i < atomic_load(&dev->n_cqs); i++) {
+		if (dev->cqs[i]->capacity - dev->cqs[i]->reserved >= entries) {
+			c = dev->cqs[i];
+			break;
+		}
+	}
+	if (!c)
+		c = cq_new(dev, entries);
+	if (!c)
+		return errno ? -errno : -ENOMEM;
+	if (c->capacity - c->reserved < entries)
+		return -ENOSPC;
+	c->reserved += entries;
+	ep->cq = c;
+	ep->reserved = entries;
+	return 0;
+}
+
+struct ibv_cq *vkr_cq_verbs(struct vkr_cq *cq)
+{
+	return cq->cq;
+}
+
+int vkr_endpoint_add(struct vkr_endpoint *ep)
+{
+	struct vkr_cq *c = ep->cq;
+	bool added;
+
+	pthread_mutex_lock(&c->lock);
+	HASH_ADD(hh, c->eps, qp_num, sizeof(ep->qp_num), ep);
+	added = ep->hh.tbl != NULL;
+	pthread_mutex_unlock(&c->lock);
+	return added ? 0 : -ENOMEM;
+}
+
+void vkr_endpoint_drain(struct vkr_endpoint *ep)
+{
+	pthread_mutex_lock(&ep->cq->lock);
+	cq_drain(ep->cq, true);
+	pthread_mutex_unlock(&ep->cq->lock);
+}
+
+void vkr_endpoint_remove(struct vkr_endpoint *ep)
+{
+	struct vkr_cq *c = ep->cq;
+
+	pthread_mutex_lock(&c->lock);
+	cq_drain(c, true);
+	HASH_DELETE(hh, c->eps, ep);
+	if (c->last == ep)
+		c->last = NULL;
+	pthread_mutex_unlock(&c->lock);
+}
+
+void vkr_cq_release(struct vkr_endpoint *ep)
+{
+	if (!ep->cq)
+		return;
+	vkr_endpoint_drain(ep);
+	ep->cq->reserved -= ep->reserved;
+	ep->cq = NULL;
+}
+
+/* ------------------------------------------------------------------ async events */
+
+/* Tables change on this thread only, so it may walk them without the CQ lock; async() takes the endpoint's. */
+static void cq_async(struct vkr_cq *c, enum ibv_event_type type)
+{
+	struct vkr_endpoint *ep, *tmp;
+
+	HASH_ITER (hh, c->eps, ep, tmp)
+		ep->async(ep, type);
+}
+
+static void qp_async(struct vkr_device *dev, uint32_t qp_num, enum ibv_event_type type)
+{
+	struct vkr_endpoint *ep;
+	int i;
+
+	for (i = 0; i < atomic_load(&dev->n_cqs); i++) {
+		HASH_FIND(hh, dev->cqs[i]->eps, &qp_num, sizeof(qp_num), ep);
+		if (ep) {
+			ep->async(ep, type);
+			return;
+		}
+	}
+}
+
+static void async_dispatch(struct vkr_device *dev, const struct ibv_async_event *event)
+{
+	int i;
+
+	switch (event->event_type) {
+	case IBV_EVENT_COMM_EST:
+		qp_async(dev, event->element.qp->qp_num, event->event_type);
+		break;
+	case IBV_EVENT_QP_FATAL:
+	case IBV_EVENT_QP_REQ_ERR:
+	case IBV_EVENT_QP_ACCESS_ERR:
+	case IBV_EVENT_PATH_MIG_ERR:
+		vkr_warn("device reports: %s", vkr_verbs.ibv_event_type_str(event->event_type));
+		qp_async(dev, event->element.qp->qp_num, event->event_type);
+		break;
+	case IBV_EVENT_CQ_ERR:
+		vkr_error("device reports: completion queue error; its connections end");
+		cq_async(event->element.cq->cq_context, event->event_type);
+		break;
+	case IBV_EVENT_DEVICE_FATAL:
+		vkr_error("device reports a fatal error; its connections end");
+		for (i = 0; i < atomic_load(&dev->n_cqs); i++)
+			cq_async(dev->cqs[i], event->event_type);
+		break;
+	default:
+		vkr_debug("device reports: %s", vkr_verbs.ibv_event_type_str(event->event_type));
+		break;
+	}
+}
+
+void vkr_device_async(struct vkr_device *dev)
+{
+	struct ibv_async_event event;
+
+	while (!vkr_verbs.ibv_get_async_event(dev->verbs, &event)) {
+		async_dispatch(dev, &event);
+		vkr_verbs.ibv_ack_async_event(&event);
+	}
+}
+
+/* ------------------------------------------------------------------ fork */
+
+static void cqs_each(int (*fn)(pthread_mutex_t *))
+{
+	int d, i;
+
+	for (d = 0; d < atomic_load(&n_devices); d++) {
+		fn(&devices[d]->event_lock);
+		for (i = 0; i < atomic_load(&devices[d]->n_cqs); i++)
+			fn(&devices[d]->cqs[i]->lock);
+	}
+}
+
+void vkr_cqs_lock(void)
+{
+	cqs_each(pthread_mutex_lock);
+}
+
+void vkr_cqs_unlock(void)
+{
+	cqs_each(pthread_mutex_unlock);
+}
+
+void vkr_cqs_forked(void)
+{
+	atomic_store(&n_devices, 0);
+	memset(devices, 0, sizeof(devices));
+	atomic_store(&vkr_engine_sleepers, 0);
+	atomic_store(&vkr_engine_polled, false);
+}

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The engine as a whole: start, flush at the end, fork. */
+#include "config.h"
+#include "guard.h"
+#include "log.h"
+#include "rdma_cm.h"
+#include "socket.h"
+
+#include <time.h>
+#include <utlist.h>
+
+static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic bool running;
+static bool opened; /* the libraries, which survive a fork */
+static bool forked;
+static int failure;
+static const char *failure_reason;
+
+/* ------------------------------------------------------------------ start */
+
+static int start(const char **reason)
+{
+	static const struct vkr_progress_source source = {vkr_cm_fd, vkr_cm_readable};
+	int ret;
+
+	/* rdma-core keeps global state of the parent's device files; a second copy of it cannot be had. */
+	if (forked && opened && !vkr_verbs.soft) {
+		*reason = "this process was forked from one that uses RDMA";
+		return -EOPNOTSUPP;
+	}
+	vkr_stats_open();
+	if (!opened) {
+		ret = vkr_verbs_open(vkr_config.provider_soft, reason);
+		if (ret)
+			return ret;
+		opened = true;
+	}
+	if (vkr_verbs.soft)
+		vkr_verbs.soft->set_fd_hooks(vkr_guard_fd, vkr_guard_close);
+	ret = vkr_cm_open(reason);
+	if (ret)
+		return ret;
+	ret = vkr_progress_start(&source);
+	if (ret)
+		*reason = "the progress thread could not be started";
+	return ret;
+}
+
+int vkr_engine_start(const char **reason)
+{
+	int ret;
+
+	if (vkr_load_acq(&running))
+		return 0;
+	vkr_depth++;
+	pthread_mutex_lock(&start_lock);
+	if (!vkr_load(&running) && !failure) {
+		failure = start(&failure_reason);
+		if (failure)
+			vkr_warn("RDMA is not available: %s; connections use TCP", failure_reason);
+		else
+			vkr_store_rel(&running, true);
+	}
+	ret = failure;
+	*reason = failure_reason;
+	pthread_mutex_unlock(&start_lock);
+	vkr_depth--;
+	return ret;
+}
+
+bool vkr_engine_running(void)
+{
+	return vkr_load_acq(&running);
+}
+
+/* ------------------------------------------------------------------ flush */
+
+/* Registry lock held. */
+static bool any_alive(void)
+{
+	struct vkr_stream *s;
+	bool alive = false;
+
+	DL_FOREACH (vkr_registry, s) {
+		pthread_mutex_lock(&s->p.lock);
+		alive |= s->phase != VKR_PH_DEAD;
+		pthread_mutex_unlock(&s->p.lock);
+		if (alive)
+			break;
+	}
+	return alive;
+}
+
+static void end_all(int ms)
+{
+	struct vkr_stream *s;
+
+	DL_FOREACH (vkr_registry, s) {
+		pthread_mutex_lock(&s->p.lock);
+		if (!s->app_closed) {
+			if (s->inq && s->features & VKR_FEAT_FIN)
+				s->tx.control |= VKR_CTL_RESET;
+			s->drain_ns = ms * VKR_MS;
+		}
+		s->end = true;
+		vkr_task_queue(&s->task);
+		pthread_mutex_unlock(&s->p.lock);
+	}
+}
+
+void vkr_engine_flush(int ms)
+{
+	struct timespec ts;
+	int64_t until;
+
+	if (!vkr_engine_running() || vkr_progress_self())
+		return;
+	until = vkr_now_ns() + ms * VKR_MS;
+	ts = (struct timespec){.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
+	vkr_depth++;
+	pthread_mutex_lock(&vkr_registry_lock);
+	end_all(ms);
+	while (any_alive())
+		if (pthread_cond_clockwait(&vkr_registry_cond, &vkr_registry_lock, CLOCK_MONOTONIC, &ts))
+			break;
+	pthread_mutex_unlock(&vkr_registry_lock);
+	vkr_depth--;
+}
+
+/* ------------------------------------------------------------------ fork */
+
+static void pollables_each(void (*fn)(struct vkr_pollable *))
+{
+	struct vkr_listener *l;
+	struct vkr_stream *s;
+
+	DL_FOREACH (vkr_registry, s)
+		fn(&s->p);
+	DL_FOREACH (vkr_listeners, l)
+		fn(&l->p);
+}
+
+static void pollable_lock(struct vkr_pollable *p)
+{
+	pthread_mutex_lock(&p->lock);
+}
+
+static void pollable_unlock(struct vkr_pollable *p)
+{
+	pthread_mutex_unlock(&p->lock);
+}
+
+/* The child may still take watches off an inherited stream. */
+static void pollable_renew(struct vkr_pollable *p)
+{
+	pthread_mutex_init(&p->lock, NULL);
+}
+
+void vkr_engine_fork_prepare(void)
+{
+	pthread_mutex_lock(&start_lock);
+	pthread_mutex_lock(&vkr_registry_lock);
+	vkr_cqs_lock();
+	pollables_each(pollable_lock);
+	vkr_progress_lock();
+	vkr_arena_lock();
+}
+
+void vkr_engine_fork_parent(void)
+{
+	vkr_arena_unlock();
+	vkr_progress_unlock();
+	pollables_each(pollable_unlock);
+	vkr_cqs_unlock();
+	pthread_mutex_unlock(&vkr_registry_lock);
+	pthread_mutex_unlock(&start_lock);
+}
+
+void vkr_engine_fork_child(void)
+{
+	pollables_each(pollable_renew);
+	vkr_epoch++;
+	vkr_registry = NULL;
+	vkr_cm_forked();
+	vkr_progress_forked();
+	vkr_arena_forked();
+	vkr_cqs_forked();
+	pthread_mutex_init(&vkr_registry_lock, NULL);
+	pthread_cond_init(&vkr_registry_cond, NULL);
+	pthread_mutex_init(&start_lock, NULL);
+	vkr_store(&running, false);
+	failure = 0;
+	forked = true;
+}

@@ -1,0 +1,635 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* A stream's receiving half, its readiness, and the calls of rdma.h that are neither sending nor ending. */
+#include "rdma_stream.h"
+
+#include "config.h"
+#include "log.h"
+#include "socket.h"
+
+#include <arpa/inet.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <utlist.h>
+
+/* A refresh that follows the last one so closely means that the ring is what limits the peer: it doubles. */
+#define GROW_WITHIN_NS (100 * VKR_MS)
+/* Control messages a peer may send with no data beside them: a burst, and a rate. A native server's keepalive is one in
+ * three seconds. */
+#define FLOOD_BURST      1024
+#define FLOOD_PER_SECOND 200
+#define ALL_OVER         (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLHUP)
+
+pthread_mutex_t vkr_registry_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_cond_t vkr_registry_cond = PTHREAD_COND_INITIALIZER;
+struct vkr_stream *vkr_registry;
+unsigned vkr_epoch = 1;
+
+static _Atomic uint32_t next_generation = 1;
+
+static void stream_complete(struct vkr_endpoint *ep, struct ibv_wc *const *wc, int n);
+static void stream_async(struct vkr_endpoint *ep, enum ibv_event_type type);
+
+/* ------------------------------------------------------------------ life */
+
+static void copy_addr(struct sockaddr_storage *to, const struct sockaddr *from)
+{
+	memset(to, 0, sizeof(*to));
+	if (from)
+		memcpy(to, from,
+		       from->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in));
+}
+
+struct vkr_stream *vkr_stream_new(enum vkr_role role, const struct sockaddr *local, const struct sockaddr *peer,
+				  const char *rule)
+{
+	struct vkr_stream *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return NULL;
+	vkr_pollable_init(&s->p);
+	s->ep.generation = atomic_fetch_add(&next_generation, 1);
+	s->ep.complete = stream_complete;
+	s->ep.async = stream_async;
+	s->task.run = vkr_stream_step;
+	s->role = role;
+	s->epoch = vkr_epoch;
+	s->ring_first = VKR_RING_FIRST;
+	s->ring_limit = VKR_RING_MAX;
+	s->tx.bound = VKR_NO_BOUND;
+	s->flood_tokens = FLOOD_BURST;
+	copy_addr(&s->local, local);
+	copy_addr(&s->peer, peer);
+	s->stats = vkr_stats_conn_new(role, local, peer, rule);
+	pthread_mutex_lock(&vkr_registry_lock);
+	DL_APPEND(vkr_registry, s);
+	pthread_mutex_unlock(&vkr_registry_lock);
+	return s;
+}
+
+void vkr_stream_free(struct vkr_stream *s)
+{
+	vkr_task_cancel(&s->task);
+	vkr_timer_cancel(&s->timer);
+	pthread_mutex_lock(&vkr_registry_lock);
+	DL_DELETE(vkr_registry, s);
+	pthread_cond_broadcast(&vkr_registry_cond);
+	pthread_mutex_unlock(&vkr_registry_lock);
+	vkr_ring_destroy(s, &s->rx[0]);
+	vkr_ring_destroy(s, &s->rx[1]);
+	vkr_stats_conn_free(s->stats);
+	pthread_mutex_destroy(&s->p.lock);
+	free(s);
+}
+
+/* ------------------------------------------------------------------ readiness */
+
+/* As tcp_poll() has it. */
+static uint32_t stream_mask(const struct vkr_stream *s)
+{
+	uint32_t m = 0;
+
+	if (vkr_load(&s->state) != VKR_STREAM_OPEN)
+		return 0;
+	if (s->error)
+		m |= EPOLLERR;
+	if (s->reset)
+		return m | ALL_OVER;
+	if (s->peer_fin || s->rd_shut)
+		m |= EPOLLIN | EPOLLRDHUP | (s->wr_shut ? EPOLLHUP : 0);
+	if (s->inq)
+		m |= EPOLLIN;
+	if (!s->nospace || s->wr_shut || s->peer_closed)
+		m |= EPOLLOUT;
+	return m;
+}
+
+void vkr_stream_update(struct vkr_stream *s, uint32_t edge)
+{
+	uint32_t m = stream_mask(s);
+
+	if (edge || m != vkr_load(&s->p.ready))
+		vkr_pollable_set(&s->p, m, edge & (m | VKR_EDGE_STATE));
+}
+
+void vkr_stream_break(struct vkr_stream *s, int error)
+{
+	if (s->broken)
+		return;
+	s->broken = true;
+	s->tx.ready = false;
+	vkr_task_queue(&s->task);
+	if (s->reset)
+		return;
+	s->reset = true;
+	/* After the peer's orderly end an error of the dying QP is no news. */
+	if (!s->peer_closed)
+		s->error = error;
+	vkr_stream_update(s, EPOLLERR | ALL_OVER);
+}
+
+void vkr_addr_text(const struct sockaddr_storage *sa, char *out, size_t size)
+{
+	const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)sa;
+	const struct sockaddr_in *v4 = (const struct sockaddr_in *)sa;
+	char ip[INET6_ADDRSTRLEN] = "?";
+
+	if (sa->ss_family == AF_INET) {
+		inet_ntop(AF_INET, &v4->sin_addr, ip, sizeof(ip));
+		snprintf(out, size, "%s:%u", ip, ntohs(v4->sin_port));
+	} else {
+		inet_ntop(AF_INET6, &v6->sin6_addr, ip, sizeof(ip));
+		snprintf(out, size, "[%s]:%u", ip, ntohs(v6->sin6_port));
+	}
+}
+
+void vkr_stream_violation(struct vkr_stream *s, const char *fmt, ...)
+{
+	char what[128], who[64];
+	va_list ap;
+
+	if (s->broken)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(what, sizeof(what), fmt, ap);
+	va_end(ap);
+	vkr_addr_text(&s->peer, who, sizeof(who));
+	vkr_warn("connection with %s ended: the peer broke the protocol: %s", who, what);
+	vkr_stream_break(s, ECONNRESET);
+}
+
+void vkr_stream_opened(struct vkr_stream *s)
+{
+	pthread_mutex_lock(&s->p.lock);
+	s->phase = VKR_PH_OPEN;
+	s->tx.ready = true;
+	vkr_stats_conn_addrs(s->stats, (struct sockaddr *)&s->local, (struct sockaddr *)&s->peer);
+	s->stats->peer_kind = (uint8_t)s->peer_kind;
+	vkr_stats_conn_open(s->stats, VKR_TRANSPORT_RDMA, NULL);
+	vkr_tx_push(s);
+	vkr_store_rel(&s->state, VKR_STREAM_OPEN);
+	vkr_stream_update(s, VKR_EDGE_STATE | EPOLLOUT | (s->inq ? EPOLLIN : 0));
+	pthread_mutex_unlock(&s->p.lock);
+}
+
+void vkr_stream_disconnected(struct vkr_stream *s)
+{
+	/* What the peer wrote before it left is in the CQ by now, behind the event (T9). */
+	if (s->qp)
+		vkr_endpoint_drain(&s->ep);
+	pthread_mutex_lock(&s->p.lock);
+	if (!s->peer_closed) {
+		s->peer_closed = true;
+		s->tx.ready = false;
+		s->tx.control = 0;
+		if (!s->reset) {
+			s->peer_fin = true;
+			/* Bytes on their way to a socket that is gone: TCP's peer would have answered with a reset. */
+			if (s->tx.put != s->tx.sent && !s->wr_shut) {
+				s->error = EPIPE;
+				s->reset = true;
+			}
+		}
+		vkr_stream_update(s, ALL_OVER | (s->error ? EPOLLERR : 0));
+	}
+	pthread_mutex_unlock(&s->p.lock);
+}
+
+/* ------------------------------------------------------------------ rings */
+
+static uint32_t ring_next_len(const struct vkr_stream *s, uint32_t len)
+{
+	if (len >= s->ring_limit || vkr_now_ns() - s->refreshed_ns > GROW_WITHIN_NS)
+		return len;
+	return vkr_min(len * 2, s->ring_limit);
+}
+
+/* Offers ring i, empty and not the peer's, as the next one to write to; `len` bytes if it can be had, else as it is. */
+static int ring_offer(struct vkr_stream *s, uint8_t i, uint32_t len)
+{
+	struct vkr_rx_ring bigger, *ring = &s->rx[i];
+	int ret;
+
+	if (ring->len != len) {
+		ret = vkr_ring_create(s, &bigger, len);
+		if (ret && !ring->buf)
+			return ret;
+		if (!ret) {
+			vkr_ring_destroy(s, ring);
+			*ring = bigger;
+		}
+	}
+	ring->received = ring->consumed = 0;
+	s->wr = i;
+	s->refreshed_ns = vkr_now_ns();
+	s->tx.control |= VKR_CTL_REFRESH;
+	return 0;
+}
+
+/*
+ * The peer has filled its ring and waits. With a second buffer it need not wait for the application (T8): everything it
+ * wrote to the old one has been received, so what comes next can only be for the new one.
+ */
+static void ring_filled(struct vkr_stream *s)
+{
+	if (s->rd == s->wr)
+		(void)ring_offer(s, 1 - s->wr, ring_next_len(s, s->rx[s->wr].len));
+}
+
+/* The application has read ring rd to its end, and the peer has left it. */
+static void ring_emptied(struct vkr_stream *s)
+{
+	uint8_t old = s->rd;
+
+	if (!s->qp || s->broken) {
+		/* Nothing will be written again; go on with what the other ring holds. */
+		vkr_ring_destroy(s, &s->rx[old]);
+		s->rd = s->wr;
+		return;
+	}
+	if (s->rd == s->wr) {
+		(void)ring_offer(s, old, ring_next_len(s, s->rx[old].len));
+		vkr_tx_push(s);
+		return;
+	}
+	s->rd = s->wr;
+	s->rx[old].received = s->rx[old].consumed = 0;
+	if (s->rx[s->wr].received == s->rx[s->wr].len) {
+		(void)ring_offer(s, old, ring_next_len(s, s->rx[s->wr].len));
+		vkr_tx_push(s);
+	}
+}
+
+size_t vkr_stream_unread(struct vkr_stream *s)
+{
+	return s->inq;
+}
+
+/* ------------------------------------------------------------------ completions */
+
+static void on_data(struct vkr_stream *s, const struct ibv_wc *wc, uint32_t *edge)
+{
+	struct vkr_rx_ring *ring = &s->rx[s->wr];
+	uint32_t n, room = ring->len - ring->received;
+
+	vkr_count(&s->stats->immediates_in, 1);
+	if (vkr_wire_immediate(wc->imm_data, room, &n)) {
+		vkr_stream_violation(s, "an immediate of %u bytes where %u fit", ntohl(wc->imm_data), room);
+		return;
+	}
+	if (s->peer_fin) {
+		vkr_stream_violation(s, "data after the end of its stream");
+		return;
+	}
+	vkr_count(&s->stats->bytes_in, n);
+	ring->received += n;
+	s->inq += n;
+	if (s->flood_tokens < FLOOD_BURST)
+		s->flood_tokens++;
+	if (s->app_closed) {
+		/* Nobody will read it; TCP answers with a reset. */
+		if (s->features & VKR_FEAT_FIN)
+			s->tx.control |= VKR_CTL_RESET;
+		return;
+	}
+	*edge |= EPOLLIN;
+	if (ring->received == ring->len)
+		ring_filled(s);
+}
+
+static bool flood(struct vkr_stream *s)
+{
+	int64_t now, earned;
+
+	if (--s->flood_tokens > 0)
+		return false;
+	now = vkr_now_ns();
+	earned = s->flood_ns ? (now - s->flood_ns) / (1000000000 / FLOOD_PER_SECOND) : FLOOD_BURST;
+	s->flood_ns = now;
+	s->flood_tokens = (int)vkr_min(earned, FLOOD_BURST);
+	return s->flood_tokens <= 0;
+}
+
+/*
+ * Opcode 0 is a question and an answer. A native client only asks, a native server only answers; between shims, who ask
+ * both ways, a question has features != 0.
+ */
+static void on_feature(struct vkr_stream *s, const struct vkr_message *m)
+{
+	bool question = s->peer_kind == VKR_PEER_SHIM ? m->features != 0 : s->role == VKR_ROLE_ACCEPT;
+	struct vkr_tx *tx = &s->tx;
+
+	if (!question) {
+		if (tx->probing && m->select == tx->probe_token)
+			vkr_tx_proven(s, tx->probe_mark);
+		return;
+	}
+	if (tx->n_echoes == VKR_ECHOES) {
+		vkr_stream_violation(s, "feature questions without waiting for answers");
+		return;
+	}
+	tx->echoes[tx->n_echoes++] = m->select;
+	tx->control |= VKR_CTL_ECHO;
+}
+
+static void on_message(struct vkr_stream *s, const struct vkr_message *m, uint32_t *edge)
+{
+	bool shim = (s->features & VKR_FEAT_FIN) != 0;
+
+	switch (m->opcode) {
+	case VKR_OP_GET_SERVER_FEATURE:
+		on_feature(s, m);
+		break;
+	case VKR_OP_REGISTER_XFER_MEMORY:
+		vkr_count(&s->stats->refreshes_in, 1);
+		vkr_tx_ring(s, m->address, m->length, m->rkey);
+		break;
+	case VKR_OP_FIN:
+		if (!shim) {
+			vkr_stream_violation(s, "opcode 0x%x", m->opcode);
+			break;
+		}
+		s->peer_fin = true;
+		*edge |= EPOLLIN | EPOLLRDHUP | (s->wr_shut ? EPOLLHUP : 0);
+		break;
+	case VKR_OP_RESET:
+		if (!shim)
+			vkr_stream_violation(s, "opcode 0x%x", m->opcode);
+		else
+			vkr_stream_break(s, s->peer_fin ? EPIPE : ECONNRESET);
+		break;
+	default: /* keepalive, SetClientFeature: nothing to do */
+		break;
+	}
+}
+
+static void on_control(struct vkr_stream *s, const struct ibv_wc *wc, uint32_t idx, uint32_t *edge)
+{
+	uint8_t copy[VKR_WIRE_SIZE];
+	struct vkr_message m;
+	int ret;
+
+	vkr_count(&s->stats->sends_in, 1);
+	/* The buffer is the device's to write: decode what cannot change meanwhile. */
+	memcpy(copy, s->ctl + (size_t)idx * VKR_WIRE_SIZE, sizeof(copy));
+	ret = vkr_wire_decode(copy, wc->byte_len, VKR_RING_BELIEVED, &m);
+	if (ret == -EBADMSG)
+		vkr_stream_violation(s, "a control message of %u bytes", wc->byte_len);
+	else if (ret == -ERANGE)
+		vkr_stream_violation(s, "a buffer of %u bytes", m.length);
+	else if (ret)
+		vkr_stream_violation(s, "opcode %u", m.opcode);
+	else if (flood(s))
+		vkr_stream_violation(s, "a flood of control messages");
+	else
+		on_message(s, &m, edge);
+}
+
+static void on_failure(struct vkr_stream *s, const struct ibv_wc *wc)
+{
+	char who[64];
+
+	if ((uint32_t)wc->wr_id & VKR_WR_MARKER && !((uint32_t)wc->wr_id & VKR_WR_RECV)) {
+		s->marker_done = true;
+		vkr_task_queue(&s->task);
+		return;
+	}
+	if (s->phase >= VKR_PH_FLUSH || s->broken)
+		return;
+	if (wc->status == IBV_WC_WR_FLUSH_ERR) {
+		/* The QP went to ERR under us. A DISCONNECTED says why, or nothing does within a moment. */
+		if (!s->flushed) {
+			s->flushed = true;
+			vkr_task_queue(&s->task);
+		}
+		return;
+	}
+	vkr_addr_text(&s->peer, who, sizeof(who));
+	vkr_info("connection with %s failed: %s", who, vkr_verbs.ibv_wc_status_str(wc->status));
+	vkr_stream_break(s, wc->status == IBV_WC_RETRY_EXC_ERR ? ETIMEDOUT : ECONNRESET);
+}
+
+static void on_success(struct vkr_stream *s, const struct ibv_wc *wc, uint32_t *edge)
+{
+	uint32_t low = (uint32_t)wc->wr_id;
+
+	if (!(low & VKR_WR_RECV)) {
+		vkr_tx_completed(s, low & VKR_WR_SEQ);
+		return;
+	}
+	low &= ~VKR_WR_RECV;
+	if (low >= VKR_RECV_DEPTH || s->broken)
+		return;
+	s->repost[s->n_repost++] = (uint16_t)low;
+	if (wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM)
+		on_data(s, wc, edge);
+	else
+		on_control(s, wc, low, edge);
+}
+
+static void stream_complete(struct vkr_endpoint *ep, struct ibv_wc *const *wc, int n)
+{
+	struct vkr_stream *s = vkr_container_of(ep, struct vkr_stream, ep);
+	bool nospace;
+	uint32_t edge = 0;
+	int i;
+
+	pthread_mutex_lock(&s->p.lock);
+	nospace = s->nospace;
+	s->n_repost = 0;
+	for (i = 0; i < n; i++) {
+		if (wc[i]->status == IBV_WC_SUCCESS)
+			on_success(s, wc[i], &edge);
+		else
+			on_failure(s, wc[i]);
+	}
+	if (s->phase < VKR_PH_FLUSH && !s->broken) {
+		/* Receives first: an echo or a refresh tells the peer that they are back. */
+		if (s->n_repost && vkr_stream_post_receives(s, s->repost, s->n_repost))
+			vkr_stream_break(s, ECONNRESET);
+		vkr_tx_push(s);
+	}
+	if (nospace && !s->nospace)
+		edge |= EPOLLOUT;
+	vkr_stream_update(s, edge);
+	if ((s->phase == VKR_PH_DRAIN && vkr_tx_drained(s)) || (s->phase == VKR_PH_PROOF && !s->tx.probing))
+		vkr_task_queue(&s->task);
+	pthread_mutex_unlock(&s->p.lock);
+}
+
+static void stream_async(struct vkr_endpoint *ep, enum ibv_event_type type)
+{
+	struct vkr_stream *s = vkr_container_of(ep, struct vkr_stream, ep);
+
+	if (type == IBV_EVENT_COMM_EST) {
+		/* The connector's first data overtook its RTU: the CM learns from us. */
+		if (s->phase == VKR_PH_ACCEPTED)
+			vkr_verbs.rdma_notify(s->id, type);
+		return;
+	}
+	pthread_mutex_lock(&s->p.lock);
+	vkr_stream_break(s, ECONNRESET);
+	pthread_mutex_unlock(&s->p.lock);
+}
+
+/* ------------------------------------------------------------------ rdma.h */
+
+struct vkr_pollable *vkr_stream_pollable(struct vkr_stream *s)
+{
+	return &s->p;
+}
+
+enum vkr_stream_state vkr_stream_state(struct vkr_stream *s)
+{
+	return (enum vkr_stream_state)vkr_load_acq(&s->state);
+}
+
+int vkr_stream_failure(struct vkr_stream *s, const char **reason)
+{
+	*reason = s->reason;
+	return -s->fail_errno;
+}
+
+struct vkr_conn_stats *vkr_stream_stats(struct vkr_stream *s)
+{
+	return s->stats;
+}
+
+void vkr_stream_addrs(struct vkr_stream *s, struct sockaddr_storage *local, struct sockaddr_storage *peer)
+{
+	if (local)
+		*local = s->local;
+	if (peer)
+		*peer = s->peer;
+}
+
+struct iov_cursor {
+	const struct iovec *iov;
+	int cnt;
+	size_t off;
+};
+
+static size_t iov_total(const struct iovec *iov, int cnt)
+{
+	size_t n = 0;
+	int i;
+
+	for (i = 0; i < cnt; i++)
+		n += iov[i].iov_len;
+	return n;
+}
+
+static void scatter(struct iov_cursor *c, const uint8_t *from, size_t n)
+{
+	while (n) {
+		size_t part = vkr_min(c->iov->iov_len - c->off, n);
+
+		memcpy((char *)c->iov->iov_base + c->off, from, part);
+		from += part;
+		n -= part;
+		c->off += part;
+		if (c->off == c->iov->iov_len) {
+			c->iov++;
+			c->off = 0;
+		}
+	}
+}
+
+static size_t rx_copy(struct vkr_stream *s, struct iov_cursor *c, size_t want)
+{
+	size_t done = 0;
+
+	while (done < want && s->inq) {
+		struct vkr_rx_ring *ring = &s->rx[s->rd];
+		size_t n = vkr_min(want - done, (size_t)(ring->received - ring->consumed));
+
+		scatter(c, ring->buf + ring->consumed, n);
+		ring->consumed += (uint32_t)n;
+		s->inq -= n;
+		done += n;
+		if (ring->consumed == ring->len)
+			ring_emptied(s);
+	}
+	return done;
+}
+
+static size_t rx_peek(struct vkr_stream *s, struct iov_cursor *c, size_t want)
+{
+	const struct vkr_rx_ring *ring = &s->rx[s->rd];
+	size_t n = vkr_min(want, (size_t)(ring->received - ring->consumed)), more = 0;
+
+	scatter(c, ring->buf + ring->consumed, n);
+	if (s->rd != s->wr) {
+		ring = &s->rx[s->wr];
+		more = vkr_min(want - n, (size_t)ring->received);
+		scatter(c, ring->buf, more);
+	}
+	return n + more;
+}
+
+/* What recv says when no byte is there; the order is tcp_recvmsg()'s: an orderly end hides a later error. */
+static ssize_t rx_nothing(struct vkr_stream *s)
+{
+	int err = s->error;
+
+	if (s->peer_fin)
+		return 0;
+	if (err) {
+		s->error = 0;
+		vkr_stream_update(s, 0);
+		return -err;
+	}
+	if (s->rd_shut || s->reset)
+		return 0;
+	return -EAGAIN;
+}
+
+ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, int iovcnt, bool peek)
+{
+	struct iov_cursor c = {.iov = iov, .cnt = iovcnt};
+	size_t want = iov_total(iov, iovcnt);
+	ssize_t ret;
+
+	if (!want)
+		return 0;
+	vkr_depth++;
+	pthread_mutex_lock(&s->p.lock);
+	if (vkr_load(&s->state) != VKR_STREAM_OPEN) {
+		ret = -EAGAIN;
+	} else if (!s->inq) {
+		ret = rx_nothing(s);
+	} else if (peek) {
+		ret = (ssize_t)rx_peek(s, &c, want);
+	} else {
+		ret = (ssize_t)rx_copy(s, &c, want);
+		vkr_stream_update(s, 0);
+	}
+	pthread_mutex_unlock(&s->p.lock);
+	vkr_depth--;
+	return ret;
+}
+
+size_t vkr_stream_inq(struct vkr_stream *s)
+{
+	size_t n;
+
+	pthread_mutex_lock(&s->p.lock);
+	n = s->inq;
+	pthread_mutex_unlock(&s->p.lock);
+	return n;
+}
+
+int vkr_stream_take_error(struct vkr_stream *s)
+{
+	int err;
+
+	pthread_mutex_lock(&s->p.lock);
+	err = s->error;
+	s->error = 0;
+	if (err)
+		vkr_stream_update(s, 0);
+	pthread_mutex_unlock(&s->p.lock);
+	return err;
+}

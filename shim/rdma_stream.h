@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * One byte stream on one RC QP: what rdma_stream.c (receiving, readiness), rdma_send.c (sending) and rdma_close.c
+ * (ending it) share, and what connection management sees. `lock` is stream->p.lock.
+ *
+ * The objects of verbs and of the CM are made and destroyed on the progress thread; it alone changes `phase` (under the
+ * lock). Application threads post work requests and copy bytes under the lock.
+ */
+#ifndef VKR_RDMA_STREAM_H
+#define VKR_RDMA_STREAM_H
+
+#include "engine.h"
+#include "wire.h"
+
+/* Receives posted, and what a shim may have outstanding towards us: the difference covers the peer's control messages,
+ * which it does not hold back. 240 buffers of 32 bytes and 16 spare send slots fill two pages. */
+#define VKR_RECV_DEPTH    240
+#define VKR_RECV_BOUND    200
+#define VKR_SEND_DEPTH    64
+#define VKR_SEND_CONTROL  8  /* of these, kept for control messages */
+#define VKR_SEND_SIGNAL   16 /* at least every so many are signaled */
+#define VKR_CQ_RESERVE    (VKR_RECV_DEPTH + VKR_SEND_DEPTH + 8)
+#define VKR_RING_FIRST    (32u << 10)
+#define VKR_RING_MAX      (1u << 20)
+#define VKR_RING_BELIEVED (64u << 20) /* of a peer */
+#define VKR_STAGE_FIRST   (64u << 10)
+#define VKR_STAGE_MAX     (256u << 10)
+#define VKR_WRITE_MAX     (64u << 10)
+/* A native server posts 1024 receives: stay under it (T1). */
+#define VKR_NATIVE_BOUND 960
+#define VKR_NO_BOUND     UINT32_MAX
+#define VKR_ECHOES       8
+#define VKR_MAX_SGE      8
+
+enum vkr_phase {
+	VKR_PH_NEW,      /* connector: to be started */
+	VKR_PH_ADDR,     /* address resolution */
+	VKR_PH_ROUTE,    /* route resolution */
+	VKR_PH_REQUEST,  /* connector: REQ sent */
+	VKR_PH_ACCEPTED, /* acceptor: REP sent */
+	VKR_PH_OPEN,
+	VKR_PH_DRAIN, /* our end: accepted bytes go out, their completions are awaited */
+	VKR_PH_PROOF, /* a native peer: waiting until it has read (T9) */
+	VKR_PH_FLUSH, /* QP in ERR, waiting for the marker */
+	VKR_PH_DEAD,  /* no verbs object is left */
+};
+
+/* Control messages to be sent */
+enum {
+	VKR_CTL_REFRESH = 1u << 0,
+	VKR_CTL_ECHO = 1u << 1,
+	VKR_CTL_PROBE = 1u << 2,
+	VKR_CTL_RESET = 1u << 3,
+	VKR_CTL_FIN = 1u << 4, /* after the last byte */
+};
+
+struct vkr_rx_ring {
+	uint8_t *buf;
+	uint32_t len, received, consumed;
+	struct ibv_mr *mr;
+};
+
+struct vkr_tx {
+	bool ready; /* the QP sends */
+	/* the peer's ring */
+	bool have_ring;
+	uint64_t addr;
+	uint32_t rkey, len, off;
+	/* send queue: sequence numbers of work requests */
+	uint32_t posted, completed, unsignaled;
+	uint32_t staged[VKR_SEND_DEPTH]; /* bytes of staging that each holds */
+	/* receive-consuming messages (T1): posted, known to be reposted by the peer, allowed between them */
+	uint32_t msgs, proven, bound;
+	uint32_t data_mark; /* msgs at the last data message */
+	bool probing;
+	uint16_t probe_token;
+	uint32_t probe_mark;
+	unsigned control; /* VKR_CTL_* */
+	uint16_t echoes[VKR_ECHOES];
+	int n_echoes;
+	/* staging ring: positions only grow; put >= sent >= freed */
+	uint8_t *buf;
+	uint32_t cap;
+	struct ibv_mr *mr;
+	uint32_t put, sent, freed;
+};
+
+struct vkr_listener;
+
+struct vkr_stream {
+	struct vkr_pollable p;
+	struct vkr_endpoint ep;
+	struct vkr_task task;
+	struct vkr_timer timer;
+	struct vkr_stream *prev, *next; /* registry */
+	unsigned epoch;                 /* of the process that made it: a forked child must not touch it */
+
+	_Atomic int state; /* enum vkr_stream_state */
+	enum vkr_phase phase;
+	enum vkr_role role;
+	enum vkr_peer_kind peer_kind;
+	uint32_t features; /* both sides have */
+	struct vkr_conn_stats *stats;
+	struct sockaddr_storage local, peer;
+
+	struct rdma_cm_id *id;
+	struct vkr_device *dev;
+	struct ibv_pd *pd;
+	struct ibv_qp *qp;
+	bool qp_live; /* reached RTR or beyond: has to be flushed before it is destroyed */
+	uint8_t *ctl; /* receive buffers, then send slots */
+	struct ibv_mr *ctl_mr;
+	uint32_t inline_max;
+	int max_sge;
+
+	/* receiving */
+	struct vkr_rx_ring rx[2];
+	uint8_t rd, wr; /* read from, written to by the peer */
+	size_t inq;
+	uint32_t ring_first, ring_limit; /* lengths; equal: constant (T2) */
+	int64_t refreshed_ns;
+	uint16_t repost[32];
+	int n_repost;
+	int flood_tokens;
+	int64_t flood_ns;
+
+	struct vkr_tx tx;
+
+	/* endings and errors (lock) */
+	int error;        /* pending, positive */
+	bool peer_fin;    /* no more bytes will come: FIN, or disconnected */
+	bool peer_closed; /* disconnected */
+	bool reset;       /* both directions are over */
+	bool rd_shut, wr_shut;
+	bool nospace;    /* a send came up short: OUT is off until there is room again */
+	bool app_closed; /* the socket layer has let go */
+	bool end;        /* disconnect once drained, though the application still holds it */
+	bool abort;      /* without draining */
+	bool broken;     /* the QP is of no more use */
+	bool flushed;    /* a flush completion came; DISCONNECTED should follow */
+	bool held;       /* by the socket layer, or waiting in a listener; else it is freed when it is dead */
+	bool marker_done;
+	bool stall_counted;
+	int64_t drain_ns; /* how long unsent bytes may drain behind a close */
+	int64_t deadline, flushed_ns;
+
+	/* connecting */
+	struct sockaddr_storage bind;
+	bool bound;
+	bool mapped; /* addresses are shown as v4-mapped ones */
+	int timeout_ms, attempts;
+	int fail_errno;
+	char reason[128];
+
+	/* accepting */
+	struct vkr_listener *listener;
+	struct vkr_stream *wait_prev, *wait_next;
+};
+
+/* ---- rdma_stream.c */
+
+/* Progress thread or connect_start: a stream with a stats slot, in the registry, nothing of verbs yet. NULL: memory. */
+struct vkr_stream *vkr_stream_new(enum vkr_role role, const struct sockaddr *local, const struct sockaddr *peer,
+				  const char *rule);
+/* Progress thread: out of the registry, freed. No verbs object is left. */
+void vkr_stream_free(struct vkr_stream *s);
+/* Lock held. Recomputes the ready mask and fires `edge`. */
+void vkr_stream_update(struct vkr_stream *s, uint32_t edge);
+/* Lock held. The connection is of no more use: pending error (positive errno), all readiness, the end is queued. */
+void vkr_stream_break(struct vkr_stream *s, int error);
+/* Lock held. T5: one WARN line, then vkr_stream_break(ECONNRESET). */
+void vkr_stream_violation(struct vkr_stream *s, const char *fmt, ...) VKR_PRINTF(2, 3);
+/* Progress thread. State OPEN, watches fired. */
+void vkr_stream_opened(struct vkr_stream *s);
+/* Progress thread, after the event was handled. The peer has disconnected: deliver what has arrived, then EOF. */
+void vkr_stream_disconnected(struct vkr_stream *s);
+/* Lock held. Bytes or errors keep the rings' memory needed. */
+size_t vkr_stream_unread(struct vkr_stream *s);
+
+/* "10.0.0.1:6379", "[::1]:6379" */
+void vkr_addr_text(const struct sockaddr_storage *sa, char *out, size_t size);
+
+extern pthread_mutex_t vkr_registry_lock;
+extern struct vkr_stream *vkr_registry;  /* every stream */
+extern pthread_cond_t vkr_registry_cond; /* a stream has gone DEAD or was freed */
+extern unsigned vkr_epoch;
+
+/* ---- rdma_verbs.c: progress thread */
+
+/* PD, CQ reservation, QP in INIT with receives posted, first ring; s->id is resolved. 0 or -errno, *what then says what
+ * was short. */
+int vkr_stream_verbs_create(struct vkr_stream *s, const char **what);
+/* INIT to RTS with our RNR values. */
+int vkr_stream_verbs_connect(struct vkr_stream *s);
+/* Everything vkr_stream_verbs_create made and the CM id; the QP is flushed or never went live. Rings with unread bytes
+ * keep their memory. */
+void vkr_stream_verbs_destroy(struct vkr_stream *s);
+/* A ring of len registered with the connection's PD. Any thread, lock held (or nobody else has the stream). */
+int vkr_ring_create(struct vkr_stream *s, struct vkr_rx_ring *ring, uint32_t len);
+void vkr_ring_destroy(struct vkr_stream *s, struct vkr_rx_ring *ring);
+/* Lock held. Posts n receives whose buffers are idx[]. */
+int vkr_stream_post_receives(struct vkr_stream *s, const uint16_t *idx, int n);
+
+/* wr_id: generation << 32 | kind and number */
+#define VKR_WR_RECV   0x80000000u
+#define VKR_WR_MARKER 0x40000000u
+#define VKR_WR_SEQ    0x3fffffffu
+
+/* ---- rdma_send.c: lock held */
+
+void vkr_tx_push(struct vkr_stream *s);
+void vkr_tx_completed(struct vkr_stream *s, uint32_t seq);
+void vkr_tx_ring(struct vkr_stream *s, uint64_t addr, uint32_t len, uint32_t rkey);
+void vkr_tx_proven(struct vkr_stream *s, uint32_t mark);
+/* Every accepted byte is known to be at the peer. */
+bool vkr_tx_drained(struct vkr_stream *s);
+/* Makes the last requests' completion known, where they were posted unsignaled. */
+void vkr_tx_marker(struct vkr_stream *s);
+void vkr_tx_release(struct vkr_stream *s); /* staging back to the pool, whatever it holds */
+void vkr_tx_trim(struct vkr_stream *s);    /* the same if it is empty */
+
+/* ---- rdma_close.c: progress thread, lock not held */
+
+/* Looks at phase and flags and takes the next step; the stream may be freed. Run by the task. */
+void vkr_stream_step(struct vkr_task *task);
+/* Ends it now: QP to ERR, flush, destroy. */
+void vkr_stream_teardown(struct vkr_stream *s);
+/* Runs the step at that time. */
+void vkr_stream_timer(struct vkr_stream *s, int64_t due);
+
+/* ---- rdma_cm.c: progress thread, lock not held; called from vkr_stream_step */
+
+void vkr_cm_connect_begin(struct vkr_stream *s); /* phase NEW */
+/* The attempt is over: state FAILED with the reason. The caller tears down. */
+void vkr_cm_connect_failed(struct vkr_stream *s, int err, const char *fmt, ...) VKR_PRINTF(3, 4);
+/* The stream is ending before or while it waits to be accepted. */
+void vkr_cm_forget(struct vkr_stream *s);
+
+#endif

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include "wire.h"
+
+#include <string.h>
+
+static void put16(uint8_t *p, uint16_t v)
+{
+	p[0] = (uint8_t)(v >> 8);
+	p[1] = (uint8_t)v;
+}
+
+static void put32(uint8_t *p, uint32_t v)
+{
+	put16(p, (uint16_t)(v >> 16));
+	put16(p + 2, (uint16_t)v);
+}
+
+static void put64(uint8_t *p, uint64_t v)
+{
+	put32(p, (uint32_t)(v >> 32));
+	put32(p + 4, (uint32_t)v);
+}
+
+static uint16_t get16(const uint8_t *p)
+{
+	return (uint16_t)(p[0] << 8 | p[1]);
+}
+
+static uint32_t get32(const uint8_t *p)
+{
+	return (uint32_t)get16(p) << 16 | get16(p + 2);
+}
+
+static uint64_t get64(const uint8_t *p)
+{
+	return (uint64_t)get32(p) << 32 | get32(p + 4);
+}
+
+void vkr_wire_encode(const struct vkr_message *m, uint8_t out[VKR_WIRE_SIZE])
+{
+	memset(out, 0, VKR_WIRE_SIZE);
+	put16(out, m->opcode);
+	switch (m->opcode) {
+	case VKR_OP_GET_SERVER_FEATURE:
+	case VKR_OP_SET_CLIENT_FEATURE:
+		put16(out + 2, m->select);
+		put64(out + 24, m->features);
+		break;
+	case VKR_OP_REGISTER_XFER_MEMORY:
+		put64(out + 16, m->address);
+		put32(out + 24, m->length);
+		put32(out + 28, m->rkey);
+		break;
+	default:
+		break;
+	}
+}
+
+static int decode_memory(const uint8_t *in, uint32_t max_length, struct vkr_message *m)
+{
+	m->address = get64(in + 16);
+	m->length = get32(in + 24);
+	m->rkey = get32(in + 28);
+	if (m->length == 0 || m->length > max_length)
+		return -ERANGE;
+	/* The last byte's address must exist; address + length itself may be 2^64. */
+	if (m->address + (m->length - 1) < m->address)
+		return -ERANGE;
+	return 0;
+}
+
+int vkr_wire_decode(const void *in, size_t size, uint32_t max_length, struct vkr_message *m)
+{
+	const uint8_t *p = in;
+
+	memset(m, 0, sizeof(*m));
+	if (size != VKR_WIRE_SIZE)
+		return -EBADMSG;
+	m->opcode = get16(p);
+	switch (m->opcode) {
+	case VKR_OP_GET_SERVER_FEATURE:
+	case VKR_OP_SET_CLIENT_FEATURE:
+		m->select = get16(p + 2);
+		m->features = get64(p + 24);
+		return 0;
+	case VKR_OP_REGISTER_XFER_MEMORY:
+		return decode_memory(p, max_length, m);
+	case VKR_OP_KEEPALIVE:
+	case VKR_OP_FIN:
+	case VKR_OP_RESET:
+		return 0;
+	default:
+		return -EPROTO;
+	}
+}
+
+int vkr_wire_immediate(uint32_t imm_be, uint32_t room, uint32_t *bytes)
+{
+	uint8_t raw[4];
+	uint32_t n;
+
+	memcpy(raw, &imm_be, sizeof(raw));
+	n = get32(raw);
+	if (n == 0 || n > room)
+		return -ERANGE;
+	*bytes = n;
+	return 0;
+}
+
+void vkr_wire_hello_encode(const struct vkr_hello *h, uint8_t out[VKR_HELLO_SIZE])
+{
+	memset(out, 0, VKR_HELLO_SIZE);
+	put32(out, VKR_HELLO_MAGIC);
+	out[4] = h->version;
+	out[5] = VKR_HELLO_SIZE;
+	put16(out + 6, h->receives);
+	put32(out + 8, h->features);
+	put32(out + 12, h->ring_length);
+	put64(out + 16, h->ring_address);
+	put32(out + 24, h->ring_rkey);
+	put32(out + 28, h->ring_max);
+}
+
+static int hello_check(const struct vkr_hello *h, uint8_t header, size_t size)
+{
+	/* A later version keeps the first 40 bytes' meaning, so only 0 is wrong. */
+	if (h->version < 1 || header < VKR_HELLO_SIZE || header > size)
+		return -EPROTO;
+	if (h->receives == 0 || h->ring_length == 0 || h->ring_length > h->ring_max)
+		return -EPROTO;
+	if (h->ring_address + (h->ring_length - 1) < h->ring_address)
+		return -EPROTO;
+	return 0;
+}
+
+int vkr_wire_hello_decode(const void *in, size_t size, struct vkr_hello *h)
+{
+	const uint8_t *p = in;
+
+	memset(h, 0, sizeof(*h));
+	if (!in || size < 4 || get32(p) != VKR_HELLO_MAGIC)
+		return -ENOMSG;
+	if (size < VKR_HELLO_SIZE)
+		return -EPROTO;
+	h->version = p[4];
+	h->receives = get16(p + 6);
+	h->features = get32(p + 8);
+	h->ring_length = get32(p + 12);
+	h->ring_address = get64(p + 16);
+	h->ring_rkey = get32(p + 24);
+	h->ring_max = get32(p + 28);
+	return hello_check(h, p[5], size);
+}
