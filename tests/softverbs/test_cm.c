@@ -143,16 +143,20 @@ static void reuse_role(struct tv_side *s)
 	uint16_t port;
 	int one = 1;
 
-	/* REUSEADDR: both may bind, only one may listen. */
+	/* REUSEADDR: both may bind; who listens must be alone. */
 	CHECK_EQ(rdma_set_option(a, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &one, sizeof(one)), 0);
 	CHECK_EQ(rdma_set_option(b, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &one, sizeof(one)), 0);
 	CHECK_EQ(bind_to(a, tv_addr4(), 0), 0);
 	port = ntohs(rdma_get_src_port(a));
 	CHECK_EQ(bind_to(b, tv_addr4(), port), 0);
-	CHECK_EQ(rdma_listen(a, 5), 0);
 	errno = 0;
-	CHECK_EQ(rdma_listen(b, 5), -1);
+	CHECK_EQ(rdma_listen(a, 5), -1);
 	CHECK_EQ(errno, EADDRINUSE);
+	CHECK_EQ(rdma_destroy_id(b), 0);
+	CHECK_EQ(rdma_listen(a, 5), 0);
+	b = new_id(ch);
+	CHECK_EQ(rdma_set_option(b, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &one, sizeof(one)), 0);
+	in_use(b, tv_addr4(), port);
 	CHECK_EQ(rdma_destroy_id(a), 0);
 	CHECK_EQ(rdma_destroy_id(b), 0);
 	rdma_destroy_event_channel(ch);
@@ -171,8 +175,9 @@ static void options_role(struct tv_side *s)
 	CHECK_EQ(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &one, sizeof(one)), 0);
 	CHECK_EQ(rdma_set_option(id, RDMA_OPTION_ID, 99, &one, sizeof(one)), -1);
 	CHECK_FAILS(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &one, sizeof(one)), EINVAL);
-	/* AFONLY is for before the bind. */
+	/* AFONLY is for before the listen. */
 	CHECK_EQ(bind_to(id, "::", 0), 0);
+	CHECK_EQ(rdma_listen(id, 1), 0);
 	CHECK_FAILS(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &one, sizeof(one)), EINVAL);
 	CHECK_EQ(rdma_destroy_id(id), 0);
 	rdma_destroy_event_channel(ch);

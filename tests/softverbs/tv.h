@@ -125,8 +125,9 @@ struct tv_opt {
 	struct ibv_srq *srq;
 	struct ibv_cq *scq, *rcq; /* the caller's; NULL: made and owned by the end */
 	void *buf;                /* the caller's memory of len bytes; NULL: page-aligned, made by the end */
-	bool channel;             /* both CQs on a completion channel */
-	bool no_rnr_timer;        /* leave min_rnr_timer as the CM set it */
+	size_t first_recv; /* tv_cm_*: a receive of this length, wr_id 77, is posted before the connection is made */
+	bool channel;      /* both CQs on a completion channel */
+	bool no_rnr_timer; /* leave min_rnr_timer as the CM set it */
 };
 extern const struct tv_opt tv_defaults;
 

@@ -130,6 +130,8 @@ void tv_cm_client(struct tv_end *e, struct rdma_event_channel *ch, uint16_t port
 
 	CHECK(d);
 	tv_end_open_cm(e, d, id, opt);
+	if (e->opt.first_recv)
+		tv_recv(e, 0, e->opt.first_recv, 77);
 	tv_end_wire(e, &mine);
 	tv_param(&p);
 	p.private_data = &mine;
@@ -152,6 +154,8 @@ void tv_cm_server(struct tv_end *e, struct rdma_event_channel *ch, const struct 
 
 	CHECK(d);
 	tv_end_open_cm(e, d, id, opt);
+	if (e->opt.first_recv)
+		tv_recv(e, 0, e->opt.first_recv, 77);
 	CHECK_OP(ev->param.conn.private_data_len, >=, sizeof(mine));
 	memcpy(&e->peer, ev->param.conn.private_data, sizeof(e->peer));
 	tv_ack(ev);
