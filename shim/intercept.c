@@ -193,7 +193,7 @@ VKR_NAME(fdopen, vkr_call_fdopen);
 
 FILE *vkr_call_freopen(const char *path, const char *mode, FILE *f)
 {
-	if (vkr_unlikely(vkr_load(&vkr_active)))
+	if (vkr_unlikely(vkr_load(&vkr_active)) && path)
 		hand_over(f);
 	return vkr_real.freopen(path, mode, f);
 }
@@ -201,7 +201,7 @@ VKR_NAME(freopen, vkr_call_freopen);
 
 FILE *vkr_call_freopen64(const char *path, const char *mode, FILE *f)
 {
-	if (vkr_unlikely(vkr_load(&vkr_active)))
+	if (vkr_unlikely(vkr_load(&vkr_active)) && path)
 		hand_over(f);
 	return vkr_real.freopen64(path, mode, f);
 }

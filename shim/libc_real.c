@@ -70,9 +70,6 @@ RAW(int, sendmmsg, (int fd, struct mmsghdr *v, unsigned n, int flags), SYS_sendm
 RAW(ssize_t, sendfile, (int out, int in, off_t *offset, size_t n), SYS_sendfile, out, in, offset, n)
 RAW(ssize_t, splice, (int in, off_t *in_off, int out, off_t *out_off, size_t n, unsigned flags), SYS_splice, in, in_off,
     out, out_off, n, flags)
-RAW(ssize_t, tee, (int in, int out, size_t n, unsigned flags), SYS_tee, in, out, n, flags)
-RAW(ssize_t, copy_file_range, (int in, off_t *in_off, int out, off_t *out_off, size_t n, unsigned flags),
-    SYS_copy_file_range, in, in_off, out, out_off, n, flags)
 RAW(int, epoll_create1, (int flags), SYS_epoll_create1, flags)
 RAW(int, epoll_ctl, (int epfd, int op, int fd, struct epoll_event *ev), SYS_epoll_ctl, epfd, op, fd, ev)
 RAW(int, epoll_wait, (int epfd, struct epoll_event *evs, int max, int timeout), SYS_epoll_pwait, epfd, evs, max,

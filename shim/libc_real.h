@@ -64,8 +64,6 @@
 	X(int, sendmmsg, (int fd, struct mmsghdr *v, unsigned n, int flags))                                           \
 	X(ssize_t, sendfile, (int out, int in, off_t *offset, size_t n))                                               \
 	X(ssize_t, splice, (int in, off_t *in_off, int out, off_t *out_off, size_t n, unsigned flags))                 \
-	X(ssize_t, tee, (int in, int out, size_t n, unsigned flags))                                                   \
-	X(ssize_t, copy_file_range, (int in, off_t *in_off, int out, off_t *out_off, size_t n, unsigned flags))        \
 	X(ssize_t, preadv2, (int fd, const struct iovec *iov, int cnt, off_t off, int flags))                          \
 	X(ssize_t, pwritev2, (int fd, const struct iovec *iov, int cnt, off_t off, int flags))                         \
 	X(int, epoll_create, (int size))                                                                               \

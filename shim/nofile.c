@@ -25,12 +25,11 @@ void vkr_limits_raise(void)
 		return;
 	pthread_mutex_lock(&limits.lock);
 	if (!vkr_load(&limits.raised) && vkr_real.getrlimit(RLIMIT_NOFILE, &l) == 0) {
-		rlim_t want = raised_soft(l.rlim_cur, l.rlim_max);
-
 		vkr_store(&limits.app, l.rlim_cur);
-		l.rlim_cur = want;
-		if (want != vkr_load(&limits.app) && vkr_real.setrlimit(RLIMIT_NOFILE, &l) == 0) {
-			vkr_store(&limits.real, want);
+		l.rlim_cur = raised_soft(l.rlim_cur, l.rlim_max);
+		/* Also where it is as high as can be: the application may lower it later, and then we do not. */
+		if (l.rlim_cur == vkr_load(&limits.app) || vkr_real.setrlimit(RLIMIT_NOFILE, &l) == 0) {
+			vkr_store(&limits.real, l.rlim_cur);
 			vkr_store_rel(&limits.raised, true);
 		}
 	}
