@@ -80,8 +80,8 @@ static void flush_step(struct vkr_stream *s)
 {
 	if (!s->marker_done)
 		vkr_endpoint_drain(&s->ep);
-	if (!s->marker_done && vkr_now_ns() < s->deadline) {
-		vkr_stream_timer(s, vkr_now_ns() + MARKER_RETRY_NS);
+	if (!s->marker_done && vkr_clock_ns() < s->deadline) {
+		vkr_stream_timer(s, vkr_clock_ns() + MARKER_RETRY_NS);
 		return;
 	}
 	if (!s->marker_done)
@@ -111,7 +111,7 @@ void vkr_stream_teardown(struct vkr_stream *s)
 	else
 		marker_post(s);
 	pthread_mutex_unlock(&s->p.lock);
-	s->deadline = vkr_now_ns() + MARKER_LIMIT_NS;
+	s->deadline = vkr_clock_ns() + MARKER_LIMIT_NS;
 	flush_step(s);
 }
 
@@ -156,7 +156,7 @@ static void proof_begin(struct vkr_stream *s)
 		disconnect(s);
 		return;
 	}
-	s->deadline = vkr_now_ns() + (server ? PROOF_SERVER_NS : PROOF_CLIENT_NS);
+	s->deadline = vkr_clock_ns() + (server ? PROOF_SERVER_NS : PROOF_CLIENT_NS);
 	vkr_stream_timer(s, s->deadline);
 }
 
@@ -174,7 +174,7 @@ static void drain_step(struct vkr_stream *s)
 		disconnect(s);
 		return;
 	}
-	if (!drained && vkr_now_ns() < s->deadline) {
+	if (!drained && vkr_clock_ns() < s->deadline) {
 		vkr_stream_timer(s, s->deadline);
 		return;
 	}
@@ -187,7 +187,7 @@ static void drain_step(struct vkr_stream *s)
 static void drain_begin(struct vkr_stream *s)
 {
 	vkr_store(&s->stats->state, VKR_SLOT_CLOSING);
-	s->deadline = vkr_now_ns() + s->drain_ns;
+	s->deadline = vkr_clock_ns() + s->drain_ns;
 	set_phase(s, VKR_PH_DRAIN);
 	drain_step(s);
 }
@@ -199,7 +199,7 @@ static void proof_step(struct vkr_stream *s)
 	pthread_mutex_lock(&s->p.lock);
 	done = !s->tx.probing || s->abort || s->broken || s->peer_closed;
 	pthread_mutex_unlock(&s->p.lock);
-	if (done || vkr_now_ns() >= s->deadline)
+	if (done || vkr_clock_ns() >= s->deadline)
 		disconnect(s);
 	else
 		vkr_stream_timer(s, s->deadline);
@@ -222,9 +222,9 @@ static void open_step(struct vkr_stream *s)
 	}
 	if (flushed) {
 		if (!s->flushed_ns) {
-			s->flushed_ns = vkr_now_ns();
+			s->flushed_ns = vkr_clock_ns();
 			vkr_stream_timer(s, s->flushed_ns + FLUSHED_GRACE_NS);
-		} else if (vkr_now_ns() >= s->flushed_ns + FLUSHED_GRACE_NS) {
+		} else if (vkr_clock_ns() >= s->flushed_ns + FLUSHED_GRACE_NS) {
 			pthread_mutex_lock(&s->p.lock);
 			vkr_stream_break(s, ECONNRESET);
 			pthread_mutex_unlock(&s->p.lock);
@@ -246,7 +246,7 @@ static void early_step(struct vkr_stream *s)
 	pthread_mutex_unlock(&s->p.lock);
 	if (closed || s->fail_errno) {
 		vkr_stream_teardown(s);
-	} else if (broken || vkr_now_ns() >= s->deadline) {
+	} else if (broken || vkr_clock_ns() >= s->deadline) {
 		vkr_cm_connect_failed(s, broken ? ECONNRESET : ETIMEDOUT,
 				      broken ? "the connection broke at once" : NULL);
 		vkr_stream_teardown(s);

@@ -202,7 +202,7 @@ static void connect_over(struct vkr_stream *s, int err, const char *what)
 
 static int remaining_ms(const struct vkr_stream *s)
 {
-	int64_t left = (s->deadline - vkr_now_ns()) / VKR_MS;
+	int64_t left = (s->deadline - vkr_clock_ns()) / VKR_MS;
 
 	return (int)vkr_max(left, 1);
 }
@@ -288,7 +288,7 @@ static void on_response(struct vkr_stream *s, const struct cm_event *e)
 /* T12: our queue pair's number is still in TIMEWAIT at the peer. Another one will do. */
 static bool stale_retry(struct vkr_stream *s)
 {
-	if (s->attempts >= STALE_ATTEMPTS || vkr_now_ns() >= s->deadline)
+	if (s->attempts >= STALE_ATTEMPTS || vkr_clock_ns() >= s->deadline)
 		return false;
 	vkr_stream_verbs_destroy(s);
 	phase_set(s, VKR_PH_NEW);
@@ -344,7 +344,7 @@ int vkr_connect_start(const struct sockaddr *local, const struct sockaddr *peer,
 	}
 	s->held = true;
 	s->timeout_ms = timeout_ms;
-	s->deadline = vkr_now_ns() + timeout_ms * VKR_MS;
+	s->deadline = vkr_clock_ns() + timeout_ms * VKR_MS;
 	if (local) {
 		s->bound = true;
 		s->bind = s->local;
@@ -415,7 +415,7 @@ static void on_request(struct vkr_listener *l, const struct cm_event *e)
 		vkr_stream_teardown(s);
 		return;
 	}
-	s->deadline = vkr_now_ns() + ACCEPT_NS;
+	s->deadline = vkr_clock_ns() + ACCEPT_NS;
 	vkr_stream_timer(s, s->deadline);
 }
 
@@ -674,8 +674,6 @@ struct vkr_stream *vkr_listener_accept(struct vkr_listener *l)
 	if (s) {
 		DL_DELETE2(l->waiting, s, wait_prev, wait_next);
 		l->n_waiting--;
-		if (l->stats)
-			vkr_count(&l->stats->accepted_rdma, 1);
 		if (!l->waiting)
 			vkr_pollable_set(&l->p, 0, 0);
 	}

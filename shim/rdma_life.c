@@ -115,7 +115,7 @@ void vkr_engine_flush(int ms)
 
 	if (!vkr_engine_running() || vkr_progress_self())
 		return;
-	until = vkr_now_ns() + ms * VKR_MS;
+	until = vkr_clock_ns() + ms * VKR_MS;
 	ts = (struct timespec){.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
 	vkr_depth++;
 	pthread_mutex_lock(&vkr_registry_lock);

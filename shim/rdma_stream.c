@@ -201,7 +201,7 @@ void vkr_stream_disconnected(struct vkr_stream *s)
 
 static uint32_t ring_next_len(const struct vkr_stream *s, uint32_t len)
 {
-	if (len >= s->ring_limit || vkr_now_ns() - s->refreshed_ns > GROW_WITHIN_NS)
+	if (len >= s->ring_limit || vkr_clock_ns() - s->refreshed_ns > GROW_WITHIN_NS)
 		return len;
 	return vkr_min(len * 2, s->ring_limit);
 }
@@ -223,7 +223,7 @@ static int ring_offer(struct vkr_stream *s, uint8_t i, uint32_t len)
 	}
 	ring->received = ring->consumed = 0;
 	s->wr = i;
-	s->refreshed_ns = vkr_now_ns();
+	s->refreshed_ns = vkr_clock_ns();
 	s->tx.control |= VKR_CTL_REFRESH;
 	return 0;
 }
@@ -305,7 +305,7 @@ static bool flood(struct vkr_stream *s)
 
 	if (--s->flood_tokens > 0)
 		return false;
-	now = vkr_now_ns();
+	now = vkr_clock_ns();
 	earned = s->flood_ns ? (now - s->flood_ns) / (1000000000 / FLOOD_PER_SECOND) : FLOOD_BURST;
 	s->flood_ns = now;
 	s->flood_tokens = (int)vkr_min(earned, FLOOD_BURST);
