@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Messages, immediates and the private data of a connection: the first byte chooses, the next four are a bound. */
+#include "fuzz.h"
+
+#include "wire.h"
+
+#include <arpa/inet.h>
+#include <string.h>
+
+static void check_message(const uint8_t *data, size_t size, uint32_t max)
+{
+	struct vkr_message m, again;
+	uint8_t bytes[VKR_WIRE_SIZE];
+	int rc;
+
+	memset(&m, 0, sizeof(m));
+	rc = vkr_wire_decode(data, size, max, &m);
+	FUZZ_CHECK(rc == 0 || rc == -EBADMSG || rc == -EPROTO || rc == -ERANGE);
+	FUZZ_CHECK((rc == -EBADMSG) == (size != VKR_WIRE_SIZE));
+	if (rc)
+		return;
+	if (m.opcode == VKR_OP_REGISTER_XFER_MEMORY) {
+		FUZZ_CHECK(m.length > 0 && m.length <= max);
+		FUZZ_CHECK(m.address <= UINT64_MAX - m.length + 1 || m.address + (m.length - 1) >= m.address);
+	}
+	vkr_wire_encode(&m, bytes);
+	memset(&again, 0, sizeof(again));
+	FUZZ_CHECK(vkr_wire_decode(bytes, sizeof(bytes), max, &again) == 0);
+	FUZZ_CHECK(again.opcode == m.opcode && again.select == m.select && again.features == m.features);
+	FUZZ_CHECK(again.address == m.address && again.length == m.length && again.rkey == m.rkey);
+}
+
+static void check_hello(const uint8_t *data, size_t size)
+{
+	struct vkr_hello h, again;
+	uint8_t bytes[VKR_HELLO_SIZE];
+	int rc;
+
+	memset(&h, 0, sizeof(h));
+	rc = vkr_wire_hello_decode(data, size, &h);
+	FUZZ_CHECK(rc == 0 || rc == -ENOMSG || rc == -EPROTO);
+	FUZZ_CHECK(rc != 0 || size >= VKR_HELLO_SIZE);
+	if (rc)
+		return;
+	vkr_wire_hello_encode(&h, bytes);
+	memset(&again, 0, sizeof(again));
+	FUZZ_CHECK(vkr_wire_hello_decode(bytes, sizeof(bytes), &again) == 0);
+	FUZZ_CHECK(again.receives == h.receives && again.features == h.features);
+	FUZZ_CHECK(again.ring_length == h.ring_length && again.ring_rkey == h.ring_rkey);
+	FUZZ_CHECK(again.ring_max == h.ring_max && again.ring_address == h.ring_address);
+}
+
+static void check_immediate(const uint8_t *data, size_t size, uint32_t room)
+{
+	uint32_t imm, bytes = 0;
+	int rc;
+
+	if (size < 4)
+		return;
+	memcpy(&imm, data, 4);
+	rc = vkr_wire_immediate(imm, room, &bytes);
+	if (rc == 0)
+		FUZZ_CHECK(bytes == ntohl(imm) && bytes > 0 && bytes <= room);
+	else
+		FUZZ_CHECK(rc == -ERANGE && (ntohl(imm) == 0 || ntohl(imm) > room));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	uint32_t bound;
+
+	if (size < 5)
+		return 0;
+	memcpy(&bound, data + 1, 4);
+	if (data[0] % 3 == 0)
+		check_message(data + 5, size - 5, bound);
+	else if (data[0] % 3 == 1)
+		check_hello(data + 5, size - 5);
+	else
+		check_immediate(data + 5, size - 5, bound);
+	return 0;
+}
+
+static size_t seed_head(uint8_t *out, uint8_t what, uint32_t bound)
+{
+	out[0] = what;
+	memcpy(out + 1, &bound, 4);
+	return 5;
+}
+
+static size_t seed_hello(uint8_t *out, unsigned padding)
+{
+	const struct vkr_hello h = {.version = VKR_HELLO_VERSION,
+				    .receives = 128,
+				    .features = VKR_FEAT_FIN | VKR_FEAT_RESIZE,
+				    .ring_length = 32768,
+				    .ring_rkey = 0x1234,
+				    .ring_max = 1 << 20,
+				    .ring_address = 0x7f0000000000};
+	size_t n = seed_head(out, 1, 0);
+
+	vkr_wire_hello_encode(&h, out + n);
+	memset(out + n + VKR_HELLO_SIZE, 0, padding);
+	return n + VKR_HELLO_SIZE + padding;
+}
+
+size_t fuzz_seed(unsigned n, uint8_t *out)
+{
+	static const struct vkr_message messages[] = {
+	    {.opcode = VKR_OP_GET_SERVER_FEATURE, .select = 7},
+	    {.opcode = VKR_OP_SET_CLIENT_FEATURE, .features = UINT64_MAX},
+	    {.opcode = VKR_OP_KEEPALIVE},
+	    {.opcode = VKR_OP_REGISTER_XFER_MEMORY, .address = 0x7f1234567000, .length = 1 << 20, .rkey = 0x99},
+	    {.opcode = VKR_OP_REGISTER_XFER_MEMORY, .address = UINT64_MAX - 4095, .length = 4096, .rkey = 1},
+	    {.opcode = VKR_OP_FIN},
+	    {.opcode = VKR_OP_RESET},
+	};
+	const uint32_t imm = htonl(4096);
+	size_t head;
+
+	if (n < VKR_ARRAY_SIZE(messages)) {
+		head = seed_head(out, 0, 1 << 20);
+		vkr_wire_encode(&messages[n], out + head);
+		return head + VKR_WIRE_SIZE;
+	}
+	switch (n - VKR_ARRAY_SIZE(messages)) {
+	case 0:
+		return seed_hello(out, 16); /* as a CONNECT request pads it */
+	case 1:
+		return seed_hello(out, 156); /* as the reply does */
+	case 2:
+		head = seed_head(out, 2, 4096);
+		memcpy(out + head, &imm, sizeof(imm));
+		return head + sizeof(imm);
+	default:
+		return 0;
+	}
+}
