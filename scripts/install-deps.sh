@@ -62,7 +62,8 @@ trap cleanup EXIT
 trap 'exit 130' INT TERM HUP
 
 installed() { [ "$(dpkg-query -W -f '${db:Status-Abbrev}' "$1" 2>/dev/null | cut -c2)" = i ]; }
-known() { apt-cache policy "$1" 2>/dev/null | grep -q '^  Candidate: [0-9]'; }
+# No pipe here that ends early: with pipefail its first program would be reported as failed.
+known() { [[ $(apt-cache policy "$1" 2>/dev/null) =~ Candidate:\ [0-9] ]]; }
 
 # Never lets a package start or stop a service while we install; the user's own policy comes back afterwards.
 hold_services() {
@@ -104,7 +105,7 @@ for p in "${packages[@]}"; do
 done
 # The runtime of clang's sanitizers and fuzzer is named after clang's version. Where the package lists have not been
 # read yet its name is unknown until later.
-clang_rt() { apt-cache depends clang 2>/dev/null | sed -n 's/^ *Depends: clang-\([0-9]*\)$/libclang-rt-\1-dev/p' | head -n 1; }
+clang_rt() { apt-cache depends clang 2>/dev/null | sed -n 's/^ *Depends: clang-\([0-9]*\)$/libclang-rt-\1-dev/p'; }
 rt=''
 if [ $want = all ]; then
 	rt=$(clang_rt)
@@ -142,7 +143,7 @@ say "To be installed:"
 backports_source() {
 	local suite=$codename-backports base keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 	base=$(apt-get indextargets 'Created-By: Packages' "Codename: $codename" 'Component: main' |
-		sed -n 's/^Repo-URI: //p' | head -n 1)
+		awk '$1 == "Repo-URI:" && !uri {uri = $2} END {print uri}')
 	[ -n "$base" ] || return 1
 	{
 		echo "Types: deb"
