@@ -217,7 +217,10 @@ size_t conf_stuff(int fd)
 	size_t total = 0;
 	int refused = 0;
 
-	/* What is on its way may make a little room once more, less than OUT needs: full is refused twice, in a row. */
+	/*
+	 * What is on its way may make a little room once more, less than OUT needs, and a receiver may delay its
+	 * acknowledgement by 40 ms: full is refused twice, well apart.
+	 */
 	while (refused < 2) {
 		ssize_t k = send(fd, junk, sizeof(junk), MSG_DONTWAIT);
 
@@ -229,7 +232,7 @@ size_t conf_stuff(int fd)
 		CONF_EQ(k, -1);
 		CONF_EQ(errno, EAGAIN);
 		refused++;
-		if (conf_poll1(fd, POLLOUT, refused < 2 ? CONF_QUIET_MS : 0))
+		if (conf_poll1(fd, POLLOUT, refused < 2 ? 3 * CONF_QUIET_MS : 0))
 			refused = 0;
 	}
 	return total;

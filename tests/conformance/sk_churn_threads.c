@@ -3,7 +3,7 @@
 #include "conf.h"
 
 #define THREADS 4
-#define ROUNDS	250
+#define ROUNDS  250
 
 static int listener;
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* close by another thread does not wake a blocked recv: the sleeper keeps the stream, gets the data, and then it ends. */
+/* close by another thread does not wake a blocked recv: the sleeper keeps the stream, gets the data, and then it ends.
+ */
 #include "conf.h"
 
 static int fd_wait;

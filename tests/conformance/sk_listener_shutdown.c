@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* shutdown of a listener: a thread in accept gets EINVAL at once; poll then shows a fresh socket's OUT HUP; a bare close wakes nobody.
+/* shutdown of a listener: a thread in accept gets EINVAL at once; poll then shows a fresh socket's OUT HUP; a bare
+ * close wakes nobody.
  */
 #include "conf.h"
 

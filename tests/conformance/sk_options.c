@@ -23,8 +23,9 @@ static const struct {
     {IPPROTO_IP, IP_TTL, 44, 44},           {SOL_SOCKET, SO_OOBINLINE, 1, 1},
     {SOL_SOCKET, SO_BROADCAST, 1, 1},       {SOL_SOCKET, SO_DONTROUTE, 1, 1},
     {IPPROTO_TCP, TCP_QUICKACK, 1, 1},      {IPPROTO_TCP, TCP_SYNCNT, 3, 3},
-    {IPPROTO_TCP, TCP_LINGER2, 7, 7},       {SOL_SOCKET, SO_REUSEPORT, 1, 1},       {SOL_SOCKET, SO_TIMESTAMP, 1, 1},
-    {IPPROTO_TCP, TCP_CORK, 1, 1},          {SOL_SOCKET, SO_RCVLOWAT, 1, 1},
+    {IPPROTO_TCP, TCP_LINGER2, 7, 7},       {SOL_SOCKET, SO_REUSEPORT, 1, 1},
+    {SOL_SOCKET, SO_TIMESTAMP, 1, 1},       {IPPROTO_TCP, TCP_CORK, 1, 1},
+    {SOL_SOCKET, SO_RCVLOWAT, 1, 1},
 };
 
 static void set_all(int fd)

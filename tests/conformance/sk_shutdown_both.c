@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* shutdown(SHUT_RDWR): all bits but ERR here, EOF there after the data, EPIPE for writes, ENOTCONN once both have ended. */
+/* shutdown(SHUT_RDWR): all bits but ERR here, EOF there after the data, EPIPE for writes, ENOTCONN once both have
+ * ended. */
 #include "conf.h"
 
 static void each(int a, int b)
