@@ -29,6 +29,7 @@ static int start(const char **reason)
 		return -EOPNOTSUPP;
 	}
 	vkr_stats_open();
+	vkr_stats->provider = vkr_config.provider_soft;
 	if (!opened) {
 		ret = vkr_verbs_open(vkr_config.provider_soft, reason);
 		if (ret)
@@ -182,6 +183,7 @@ void vkr_engine_fork_child(void)
 	vkr_epoch++;
 	vkr_registry = NULL;
 	vkr_cm_forked();
+	vkr_trim_forked();
 	vkr_progress_forked();
 	vkr_arena_forked();
 	vkr_cqs_forked();

@@ -85,14 +85,14 @@ void vkr_tx_ring(struct vkr_stream *s, uint64_t addr, uint32_t len, uint32_t rke
 {
 	struct vkr_tx *tx = &s->tx;
 
+	/* A new ring that answers the last byte of the old one: all up to it has been received and reposted. */
+	if (tx->have_ring && tx->off == tx->len)
+		vkr_tx_proven(s, tx->data_mark);
 	tx->addr = addr;
 	tx->len = len;
 	tx->rkey = rkey;
 	tx->off = 0;
 	s->stall_counted = false;
-	/* A new ring answers the last byte of the old one, so all up to it has been received and reposted. */
-	if (tx->have_ring)
-		vkr_tx_proven(s, tx->data_mark);
 	tx->have_ring = true;
 }
 
@@ -350,10 +350,11 @@ void vkr_tx_release(struct vkr_stream *s)
 	tx->put = tx->sent = tx->freed = 0;
 }
 
-void vkr_tx_trim(struct vkr_stream *s)
+bool vkr_tx_trim(struct vkr_stream *s)
 {
 	if (s->tx.buf && s->tx.put == s->tx.freed)
 		vkr_tx_release(s);
+	return !s->tx.buf;
 }
 
 /* Staging of at least `want` bytes if it can be had; false if there is none at all. */
@@ -390,6 +391,7 @@ static bool stage_grow(struct vkr_stream *s, uint32_t want)
 	tx->cap = cap;
 	tx->mr = mr;
 	tx->put = n;
+	vkr_trim_later();
 	return true;
 }
 

@@ -15,7 +15,8 @@
 #include <utlist.h>
 
 /* A refresh that follows the last one so closely means that the ring is what limits the peer: it doubles. */
-#define GROW_WITHIN_NS (100 * VKR_MS)
+#define GROW_WITHIN_NS  (100 * VKR_MS)
+#define SHRINK_AFTER_NS (10000 * VKR_MS)
 /* Control messages a peer may send with no data beside them: a burst, and a rate. A native server's keepalive is one in
  * three seconds. */
 #define FLOOD_BURST      1024
@@ -201,9 +202,13 @@ void vkr_stream_disconnected(struct vkr_stream *s)
 
 static uint32_t ring_next_len(const struct vkr_stream *s, uint32_t len)
 {
-	if (len >= s->ring_limit || vkr_clock_ns() - s->refreshed_ns > GROW_WITHIN_NS)
+	int64_t since = vkr_clock_ns() - s->refreshed_ns;
+
+	if (s->ring_first == s->ring_limit)
 		return len;
-	return vkr_min(len * 2, s->ring_limit);
+	if (since < GROW_WITHIN_NS)
+		return vkr_min(len * 2, s->ring_limit);
+	return since > SHRINK_AFTER_NS ? vkr_max(len / 2, s->ring_first) : len;
 }
 
 /* Offers ring i, empty and not the peer's, as the next one to write to; `len` bytes if it can be had, else as it is. */
@@ -221,6 +226,8 @@ static int ring_offer(struct vkr_stream *s, uint8_t i, uint32_t len)
 			*ring = bigger;
 		}
 	}
+	if (i != s->rd)
+		vkr_trim_later();
 	ring->received = ring->consumed = 0;
 	s->wr = i;
 	s->refreshed_ns = vkr_clock_ns();
@@ -316,12 +323,24 @@ static bool flood(struct vkr_stream *s)
  * Opcode 0 is a question and an answer. A native client only asks, a native server only answers; between shims, who ask
  * both ways, a question has features != 0.
  */
+static bool is_question(const struct vkr_stream *s, const struct vkr_message *m)
+{
+	return s->peer_kind == VKR_PEER_SHIM ? m->features != 0 : s->role == VKR_ROLE_ACCEPT;
+}
+
+/* Answers to what we did; all else a peer can send for ever. */
+static bool is_solicited(const struct vkr_stream *s, const struct vkr_message *m)
+{
+	if (m->opcode == VKR_OP_REGISTER_XFER_MEMORY)
+		return !s->tx.have_ring || s->tx.off == s->tx.len;
+	return m->opcode == VKR_OP_GET_SERVER_FEATURE && s->tx.probing && !is_question(s, m);
+}
+
 static void on_feature(struct vkr_stream *s, const struct vkr_message *m)
 {
-	bool question = s->peer_kind == VKR_PEER_SHIM ? m->features != 0 : s->role == VKR_ROLE_ACCEPT;
 	struct vkr_tx *tx = &s->tx;
 
-	if (!question) {
+	if (!is_question(s, m)) {
 		if (tx->probing && m->select == tx->probe_token)
 			vkr_tx_proven(s, tx->probe_mark);
 		return;
@@ -381,7 +400,7 @@ static void on_control(struct vkr_stream *s, const struct ibv_wc *wc, uint32_t i
 		vkr_stream_violation(s, "a buffer of %u bytes", m.length);
 	else if (ret)
 		vkr_stream_violation(s, "opcode %u", m.opcode);
-	else if (flood(s))
+	else if (!is_solicited(s, &m) && flood(s))
 		vkr_stream_violation(s, "a flood of control messages");
 	else
 		on_message(s, &m, edge);

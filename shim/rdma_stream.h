@@ -217,7 +217,7 @@ bool vkr_tx_drained(struct vkr_stream *s);
 /* Makes the last requests' completion known, where they were posted unsignaled. */
 void vkr_tx_marker(struct vkr_stream *s);
 void vkr_tx_release(struct vkr_stream *s); /* staging back to the pool, whatever it holds */
-void vkr_tx_trim(struct vkr_stream *s);    /* the same if it is empty */
+bool vkr_tx_trim(struct vkr_stream *s);    /* the same if it is empty; false if it is kept */
 
 /* ---- rdma_close.c: progress thread, lock not held */
 
@@ -227,6 +227,12 @@ void vkr_stream_step(struct vkr_task *task);
 void vkr_stream_teardown(struct vkr_stream *s);
 /* Runs the step at that time. */
 void vkr_stream_timer(struct vkr_stream *s, int64_t due);
+
+/* ---- rdma_trim.c */
+
+/* Any thread. A stream has taken memory that it can give back when it is idle: staging, a second ring. */
+void vkr_trim_later(void);
+void vkr_trim_forked(void);
 
 /* ---- rdma_cm.c: progress thread, lock not held; called from vkr_stream_step */
 
