@@ -88,7 +88,7 @@ static void conn_take(struct stat_conn *to, const struct vkr_conn_stats *c, uint
 	to->role = c->role == VKR_ROLE_ACCEPT ? VKR_ROLE_ACCEPT : VKR_ROLE_CONNECT;
 	to->peer_kind = c->peer_kind <= VKR_PEER_NATIVE ? (enum vkr_peer_kind)c->peer_kind : VKR_PEER_UNKNOWN;
 	to->fd = c->fd;
-	to->since_ms = c->since_ms;
+	to->since_ms = vkr_max(c->since_ms, 0);
 	memcpy(to->value, (const char *)c + offsetof(struct vkr_conn_stats, bytes_in), sizeof(to->value));
 	address_take(to->local, sizeof(to->local), &c->local);
 	address_take(to->peer, sizeof(to->peer), &c->peer);
@@ -126,7 +126,7 @@ static void header_take(struct stat_process *p, const struct vkr_stats_header *h
 {
 	p->map_pid = h->pid;
 	p->soft = h->provider == 1;
-	p->start_ms = h->start_ms;
+	p->start_ms = vkr_max(h->start_ms, 0);
 	text_take(p->program, h->program, sizeof(h->program));
 	text_take(p->device, h->device, sizeof(h->device));
 	memcpy(&p->conns_rdma, (const char *)&h->closed + offsetof(struct vkr_totals, conns_rdma), 8);
