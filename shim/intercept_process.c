@@ -8,23 +8,24 @@
 
 /* ------------------------------------------------------------------ fork and vfork */
 
+/*
+ * All locks are held from here to the other two. Handlers that were registered before ours run in between, in this
+ * thread: the raised depth lets their calls go straight to libc instead of waiting for a lock that is ours.
+ */
 static void fork_prepare(void)
 {
 	vkr_depth++;
 	vkr_socket_fork_prepare();
-	vkr_depth--;
 }
 
 static void fork_parent(void)
 {
-	vkr_depth++;
 	vkr_socket_fork_parent();
 	vkr_depth--;
 }
 
 static void fork_child(void)
 {
-	vkr_depth++;
 	vkr_limits_fork_child();
 	vkr_socket_fork_child();
 	vkr_depth--;

@@ -366,6 +366,31 @@ static void fork_threads(void)
 	pthread_join(t, NULL);
 }
 
+/* A handler that runs between ours, since it was registered before: it may use sockets. */
+static void use_socket(void)
+{
+	int fd = socket(AF_INET, SOCK_STREAM, 0), two = dup(fd);
+
+	CHECK(fd >= 0 && two >= 0);
+	CHECK_INT(close(two), 0);
+	CHECK_INT(close(fd), 0);
+}
+
+static void fork_handlers(void)
+{
+	struct sockaddr_in sa;
+	pid_t pid;
+	int fd;
+
+	CHECK_INT(pthread_atfork(use_socket, use_socket, use_socket), 0);
+	fd = listener(&sa);
+	pid = fork();
+	if (pid == 0)
+		_exit(close(fd) == 0 && close(listener(&sa)) == 0 ? 12 : 1);
+	CHECK_INT(status_of(pid), 12);
+	CHECK_INT(close(fd), 0);
+}
+
 static void exit_forms(void)
 {
 	for (int form = 0; form < 5; form++) {
@@ -786,12 +811,12 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } cases[] = {
-    CASE(syscall_six_args), CASE(syscall_descriptors), CASE(syscall_clone),  CASE(syscall_time_left),
-    CASE(syscall_epoll),    CASE(exec_forms),          CASE(vfork_children), CASE(vfork_refused),
-    CASE(spawn_forms),      CASE(fork_threads),        CASE(exit_forms),     CASE(terminals),
-    CASE(limits_seen),      CASE(signal_dispositions), CASE(dup_errors),     CASE(stdio_socket),
-    CASE(rights_pass),      CASE(errno_kept),          CASE(select_time),    CASE(io_forms),
-    CASE(cancelled),
+    CASE(syscall_six_args), CASE(syscall_descriptors), CASE(syscall_clone),       CASE(syscall_time_left),
+    CASE(syscall_epoll),    CASE(exec_forms),          CASE(vfork_children),      CASE(vfork_refused),
+    CASE(spawn_forms),      CASE(fork_threads),        CASE(fork_handlers),       CASE(exit_forms),
+    CASE(terminals),        CASE(limits_seen),         CASE(signal_dispositions), CASE(dup_errors),
+    CASE(stdio_socket),     CASE(rights_pass),         CASE(errno_kept),          CASE(select_time),
+    CASE(io_forms),         CASE(cancelled),
 };
 
 int main(int argc, char **argv)
