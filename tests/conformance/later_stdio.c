@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* fdopen, fprintf, fgets and dprintf on a carried socket: glibc's own reads and writes reach the peer. */
+#include "conf.h"
+
+static void each(int a, int b)
+{
+	FILE *f = fdopen(a, "r+");
+	char buf[32] = "", line[32] = "";
+
+	CONF_TRUE(f != NULL);
+	CONF_GE(fprintf(f, "hello %d\n", 42), 1);
+	CONF_EQ(fflush(f), 0);
+	conf_read_all(b, buf, 9);
+	CONF_EQ(memcmp(buf, "hello 42\n", 9), 0);
+	conf_write_all(b, "line one\nline two\n", 18);
+	CONF_TRUE(fgets(line, sizeof(line), f) != NULL);
+	CONF_EQ(strcmp(line, "line one\n"), 0);
+	CONF_TRUE(fgets(line, sizeof(line), f) != NULL);
+	CONF_EQ(strcmp(line, "line two\n"), 0);
+	CONF_EQ(dprintf(a, "direct"), 6);
+	conf_read_all(b, buf, 6);
+	CONF_EQ(memcmp(buf, "direct", 6), 0);
+	CONF_EQ(fclose(f), 0);
+	conf_read_eof(b);
+	CONF_OK(close(b));
+}
+
+CONF_TEST(0)
+{
+	conf_each_role(each);
+}
