@@ -146,6 +146,21 @@ static void test_reused_stderr(void **state)
 	unlink(name);
 }
 
+static void test_stderr_reused_by_another_pipe(void **state)
+{
+	int p[2];
+	char c;
+
+	assert_int_equal(pipe2(p, O_CLOEXEC | O_NONBLOCK), 0);
+	vkr_log_open(VKR_LOG_INFO, NULL);
+	assert_int_equal(dup2(p[1], STDERR_FILENO), STDERR_FILENO);
+	vkr_info("not here");
+	assert_int_equal(read(p[0], &c, 1), -1);
+	assert_int_equal(errno, EAGAIN);
+	close(p[0]);
+	close(p[1]);
+}
+
 /* No copy of standard error stays behind: its reader sees the end when the program closes it. */
 static void test_stderr_is_not_held_open(void **state)
 {
@@ -264,6 +279,7 @@ int main(void)
 	    CASE(test_one_message_is_one_line),
 	    CASE(test_closed_stderr),
 	    CASE(test_reused_stderr),
+	    CASE(test_stderr_reused_by_another_pipe),
 	    CASE(test_stderr_is_not_held_open),
 	    CASE(test_reader_has_gone),
 	    CASE(test_reader_does_not_read),
