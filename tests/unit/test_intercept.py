@@ -149,8 +149,12 @@ def all_together():
 
 def instructions(env, n):
     with tempfile.TemporaryDirectory() as folder:
-        out = os.path.join(folder, 'cg')
-        status, _, err, _ = run(['valgrind', '--tool=callgrind', '--callgrind-out-file=' + out, COST, str(n)], env, 120)
+        out, lib, program = (os.path.join(folder, n) for n in ('cg', 'lib.so', 'program'))
+        for what, to in ((LIB, lib), (COST, program)):  # valgrind gives up on clang's debug information
+            subprocess.check_call(['strip', '-g', '-o', to, what])
+        env = dict(env, LD_PRELOAD=lib) if 'LD_PRELOAD' in env else env
+        status, _, err, _ = run(['valgrind', '--tool=callgrind', '--callgrind-out-file=' + out, program, str(n)], env,
+                                120)
         if status != 0:
             raise RuntimeError('callgrind: %s' % err.decode())
         return int(re.search(r'^(?:summary|totals): (\d+)', open(out).read(), re.M).group(1))

@@ -4,6 +4,7 @@
  * and bytes move; with one, that call overflows its buffer and must end in SIGABRT.
  */
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,19 @@
 
 static char small[8];
 static struct pollfd fds[2];
+
+#ifdef __clang__ /* it does not see the sizes through libc's inline functions */
+ssize_t __read_chk(int fd, void *buf, size_t n, size_t size);
+ssize_t __recv_chk(int fd, void *buf, size_t n, size_t size, int flags);
+ssize_t __recvfrom_chk(int fd, void *buf, size_t n, size_t size, int flags, struct sockaddr *sa, socklen_t *len);
+int __poll_chk(struct pollfd *p, nfds_t n, int timeout, size_t size);
+int __ppoll_chk(struct pollfd *p, nfds_t n, const struct timespec *timeout, const sigset_t *mask, size_t size);
+#define read(fd, buf, n)                     __read_chk(fd, buf, n, sizeof(buf))
+#define recv(fd, buf, n, flags)              __recv_chk(fd, buf, n, sizeof(buf), flags)
+#define recvfrom(fd, buf, n, flags, sa, len) __recvfrom_chk(fd, buf, n, sizeof(buf), flags, sa, len)
+#define poll(p, n, timeout)                  __poll_chk(p, n, timeout, sizeof(p))
+#define ppoll(p, n, timeout, mask)           __ppoll_chk(p, n, timeout, mask, sizeof(p))
+#endif
 
 static int overflow(const char *name, int fd, size_t n)
 {
