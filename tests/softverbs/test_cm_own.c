@@ -107,11 +107,16 @@ static void params(struct rdma_conn_param *p, struct tv_end *e, struct tv_wire *
 
 static void exchange(struct tv_end *e, int round)
 {
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+
 	tv_fill(e->buf + 8192, 4096, round);
-	tv_post(e, IBV_WR_RDMA_WRITE_WITH_IMM, 8192, 4096, round);
+	tv_wr(e, &wr, &sge, IBV_WR_RDMA_WRITE_WITH_IMM, 8192, 4096, round);
+	wr.wr.rdma.remote_addr = e->peer.addr + 16384;
+	CHECK_EQ(tv_post_wr(e, &wr), 0);
 	tv_ok(e->scq, round);
 	CHECK_EQ(ntohl(tv_ok(e->rcq, 77).imm_data), round);
-	CHECK_FILL(e->buf + 8192, 4096, round);
+	CHECK_FILL(e->buf + 16384, 4096, round);
 }
 
 /* As the connector of a native server: its REP says rnr_retry 0. */
