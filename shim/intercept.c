@@ -61,22 +61,22 @@ static bool ours(int fd)
 	return vkr_fd_tracked(fd) || vkr_guard_has(fd);
 }
 
-int vkr_call_close(int fd)
+VKR_ACTIVE int active_close(int fd)
 {
 	if (vkr_likely(!vkr_on() || !ours(fd)))
 		return vkr_real.close(fd);
 	VKR_ROUTE(vkr_sock_close(fd), vkr_real.close(fd));
 }
-VKR_NAME(close, vkr_call_close);
+VKR_ENTRY(int, close, (int fd), (fd));
 VKR_NAME(__close, vkr_call_close);
 
-int vkr_call_close_range(unsigned first, unsigned last, int flags)
+VKR_ACTIVE int active_close_range(unsigned first, unsigned last, int flags)
 {
 	if (vkr_likely(!vkr_on()))
 		return vkr_real.close_range(first, last, flags);
 	VKR_ROUTE(vkr_sock_close_range(first, last, flags), vkr_real.close_range(first, last, flags));
 }
-VKR_NAME(close_range, vkr_call_close_range);
+VKR_ENTRY(int, close_range, (unsigned first, unsigned last, int flags), (first, last, flags));
 
 void vkr_call_closefrom(int low)
 {
@@ -91,7 +91,7 @@ void vkr_call_closefrom(int low)
 }
 VKR_NAME(closefrom, vkr_call_closefrom);
 
-int vkr_call_dup(int fd)
+VKR_ACTIVE int active_dup(int fd)
 {
 	if (vkr_likely(!vkr_on()))
 		return vkr_real.dup(fd);
@@ -99,7 +99,7 @@ int vkr_call_dup(int fd)
 		return vkr_note_fresh(vkr_real.dup(fd));
 	VKR_ROUTE(vkr_sock_dup(fd, 0, false), vkr_note_fresh(vkr_real.dup(fd)));
 }
-VKR_NAME(dup, vkr_call_dup);
+VKR_ENTRY(int, dup, (int fd), (fd));
 
 /* dup2(fd, fd) replaces nothing. */
 static int note_replaced(int oldfd, int newfd)
@@ -107,7 +107,7 @@ static int note_replaced(int oldfd, int newfd)
 	return newfd == oldfd ? newfd : vkr_note_fresh(newfd);
 }
 
-int vkr_call_dup2(int oldfd, int newfd)
+VKR_ACTIVE int active_dup2(int oldfd, int newfd)
 {
 	if (vkr_likely(!vkr_on()))
 		return vkr_real.dup2(oldfd, newfd);
@@ -115,10 +115,10 @@ int vkr_call_dup2(int oldfd, int newfd)
 		return note_replaced(oldfd, vkr_real.dup2(oldfd, newfd));
 	VKR_ROUTE(vkr_sock_dup2(oldfd, newfd, 0, false), note_replaced(oldfd, vkr_real.dup2(oldfd, newfd)));
 }
-VKR_NAME(dup2, vkr_call_dup2);
+VKR_ENTRY(int, dup2, (int oldfd, int newfd), (oldfd, newfd));
 VKR_NAME(__dup2, vkr_call_dup2);
 
-int vkr_call_dup3(int oldfd, int newfd, int flags)
+VKR_ACTIVE int active_dup3(int oldfd, int newfd, int flags)
 {
 	if (vkr_likely(!vkr_on()))
 		return vkr_real.dup3(oldfd, newfd, flags);
@@ -126,7 +126,7 @@ int vkr_call_dup3(int oldfd, int newfd, int flags)
 		return vkr_note_fresh(vkr_real.dup3(oldfd, newfd, flags));
 	VKR_ROUTE(vkr_sock_dup2(oldfd, newfd, flags, true), vkr_note_fresh(vkr_real.dup3(oldfd, newfd, flags)));
 }
-VKR_NAME(dup3, vkr_call_dup3);
+VKR_ENTRY(int, dup3, (int oldfd, int newfd, int flags), (oldfd, newfd, flags));
 
 static int fcntl_real(int fd, int cmd, void *arg)
 {
@@ -136,7 +136,7 @@ static int fcntl_real(int fd, int cmd, void *arg)
 }
 
 /* Variadic in the header only: an int or a pointer travels in the same register. */
-int vkr_call_fcntl(int fd, int cmd, void *arg)
+VKR_ACTIVE int active_fcntl(int fd, int cmd, void *arg)
 {
 	if (vkr_likely(!vkr_on()))
 		return vkr_real.fcntl(fd, cmd, arg);
@@ -144,7 +144,7 @@ int vkr_call_fcntl(int fd, int cmd, void *arg)
 		return fcntl_real(fd, cmd, arg);
 	VKR_ROUTE(vkr_sock_fcntl(fd, cmd, arg), fcntl_real(fd, cmd, arg));
 }
-VKR_NAME(fcntl, vkr_call_fcntl);
+VKR_ENTRY(int, fcntl, (int fd, int cmd, void *arg), (fd, cmd, arg));
 VKR_NAME(fcntl64, vkr_call_fcntl);
 VKR_NAME(__fcntl, vkr_call_fcntl);
 

@@ -36,21 +36,33 @@
 		return -1;                                                                                             \
 	} while (0)
 
-/* The usual body: the first parameter is `fd`, and vkr_sock_NAME takes the same arguments. */
-#define VKR_FD_CALL(ret, name, params, args)                                                                           \
-	ret vkr_call_##name params                                                                                     \
-	{                                                                                                              \
-		if (vkr_likely(!vkr_tracked(fd)))                                                                      \
-			return vkr_real.name args;                                                                     \
-		VKR_ROUTE(vkr_sock_##name args, vkr_real.name args);                                                   \
-	}                                                                                                              \
-	VKR_NAME(name, vkr_call_##name)
-
 /* True when this call is one of the application's and a rule is active. */
 static inline bool vkr_on(void)
 {
 	return vkr_unlikely(vkr_load(&vkr_active)) && vkr_depth == 0;
 }
+
+/* The exported body: without a rule it is a load, a branch and a jump. active_NAME, not inlined so that its frame costs
+ * nothing here, has the rest, calls of the library itself (vkr_depth) included. */
+#define VKR_ACTIVE static __attribute__((noinline))
+#define VKR_ENTRY(ret, name, params, args)                                                                             \
+	ret vkr_call_##name params                                                                                     \
+	{                                                                                                              \
+		if (vkr_likely(!vkr_load(&vkr_active)))                                                                \
+			return vkr_real.name args;                                                                     \
+		return active_##name args;                                                                             \
+	}                                                                                                              \
+	VKR_NAME(name, vkr_call_##name)
+
+/* The usual call: the first parameter is `fd`, and vkr_sock_NAME takes the same arguments. */
+#define VKR_FD_CALL(ret, name, params, args)                                                                           \
+	VKR_ACTIVE ret active_##name params                                                                            \
+	{                                                                                                              \
+		if (vkr_likely(!vkr_tracked(fd)))                                                                      \
+			return vkr_real.name args;                                                                     \
+		VKR_ROUTE(vkr_sock_##name args, vkr_real.name args);                                                   \
+	}                                                                                                              \
+	VKR_ENTRY(ret, name, params, args)
 
 /* Fork handlers, once, before the first number is noted (intercept_process.c). */
 void vkr_process_prepare(void);

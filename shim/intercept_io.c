@@ -27,7 +27,7 @@ static ssize_t recvmsg_real(int fd, struct msghdr *m, int flags)
 	return ret;
 }
 
-ssize_t vkr_call_recvmsg(int fd, struct msghdr *m, int flags)
+VKR_ACTIVE ssize_t active_recvmsg(int fd, struct msghdr *m, int flags)
 {
 	if (vkr_likely(!vkr_on()))
 		return vkr_real.recvmsg(fd, m, flags);
@@ -35,7 +35,7 @@ ssize_t vkr_call_recvmsg(int fd, struct msghdr *m, int flags)
 		return recvmsg_real(fd, m, flags);
 	VKR_ROUTE(vkr_sock_recvmsg(fd, m, flags), recvmsg_real(fd, m, flags));
 }
-VKR_NAME(recvmsg, vkr_call_recvmsg);
+VKR_ENTRY(ssize_t, recvmsg, (int fd, struct msghdr *m, int flags), (fd, m, flags));
 
 static int recvmmsg_real(int fd, struct mmsghdr *v, unsigned n, int flags, struct timespec *timeout)
 {
@@ -46,7 +46,7 @@ static int recvmmsg_real(int fd, struct mmsghdr *v, unsigned n, int flags, struc
 	return ret;
 }
 
-int vkr_call_recvmmsg(int fd, struct mmsghdr *v, unsigned n, int flags, struct timespec *timeout)
+VKR_ACTIVE int active_recvmmsg(int fd, struct mmsghdr *v, unsigned n, int flags, struct timespec *timeout)
 {
 	if (vkr_likely(!vkr_on()))
 		return vkr_real.recvmmsg(fd, v, n, flags, timeout);
@@ -54,7 +54,8 @@ int vkr_call_recvmmsg(int fd, struct mmsghdr *v, unsigned n, int flags, struct t
 		return recvmmsg_real(fd, v, n, flags, timeout);
 	VKR_ROUTE(vkr_sock_recvmmsg(fd, v, n, flags, timeout), recvmmsg_real(fd, v, n, flags, timeout));
 }
-VKR_NAME(recvmmsg, vkr_call_recvmmsg);
+VKR_ENTRY(int, recvmmsg, (int fd, struct mmsghdr *v, unsigned n, int flags, struct timespec *timeout),
+	  (fd, v, n, flags, timeout));
 
 static ssize_t sendmsg_real(int fd, const struct msghdr *m, int flags)
 {
@@ -65,7 +66,7 @@ static ssize_t sendmsg_real(int fd, const struct msghdr *m, int flags)
 	return ret;
 }
 
-ssize_t vkr_call_sendmsg(int fd, const struct msghdr *m, int flags)
+VKR_ACTIVE ssize_t active_sendmsg(int fd, const struct msghdr *m, int flags)
 {
 	if (vkr_likely(!vkr_on()))
 		return vkr_real.sendmsg(fd, m, flags);
@@ -73,7 +74,7 @@ ssize_t vkr_call_sendmsg(int fd, const struct msghdr *m, int flags)
 		return sendmsg_real(fd, m, flags);
 	VKR_ROUTE(vkr_sock_sendmsg(fd, m, flags), sendmsg_real(fd, m, flags));
 }
-VKR_NAME(sendmsg, vkr_call_sendmsg);
+VKR_ENTRY(ssize_t, sendmsg, (int fd, const struct msghdr *m, int flags), (fd, m, flags));
 
 static int sendmmsg_real(int fd, struct mmsghdr *v, unsigned n, int flags)
 {
@@ -84,7 +85,7 @@ static int sendmmsg_real(int fd, struct mmsghdr *v, unsigned n, int flags)
 	return ret;
 }
 
-int vkr_call_sendmmsg(int fd, struct mmsghdr *v, unsigned n, int flags)
+VKR_ACTIVE int active_sendmmsg(int fd, struct mmsghdr *v, unsigned n, int flags)
 {
 	if (vkr_likely(!vkr_on()))
 		return vkr_real.sendmmsg(fd, v, n, flags);
@@ -92,27 +93,28 @@ int vkr_call_sendmmsg(int fd, struct mmsghdr *v, unsigned n, int flags)
 		return sendmmsg_real(fd, v, n, flags);
 	VKR_ROUTE(vkr_sock_sendmmsg(fd, v, n, flags), sendmmsg_real(fd, v, n, flags));
 }
-VKR_NAME(sendmmsg, vkr_call_sendmmsg);
+VKR_ENTRY(int, sendmmsg, (int fd, struct mmsghdr *v, unsigned n, int flags), (fd, v, n, flags));
 
 /* ------------------------------------------------------------------ file to socket, pipe to socket */
 
-ssize_t vkr_call_sendfile(int out, int in, off_t *offset, size_t n)
+VKR_ACTIVE ssize_t active_sendfile(int out, int in, off_t *offset, size_t n)
 {
 	if (vkr_likely(!vkr_tracked(out)))
 		return vkr_real.sendfile(out, in, offset, n);
 	VKR_ROUTE(vkr_sock_sendfile(out, in, offset, n), vkr_real.sendfile(out, in, offset, n));
 }
-VKR_NAME(sendfile, vkr_call_sendfile);
+VKR_ENTRY(ssize_t, sendfile, (int out, int in, off_t *offset, size_t n), (out, in, offset, n));
 VKR_NAME(sendfile64, vkr_call_sendfile);
 
-ssize_t vkr_call_splice(int in, off_t *in_off, int out, off_t *out_off, size_t n, unsigned flags)
+VKR_ACTIVE ssize_t active_splice(int in, off_t *in_off, int out, off_t *out_off, size_t n, unsigned flags)
 {
 	if (vkr_likely(!vkr_tracked(in) && !vkr_tracked(out)))
 		return vkr_real.splice(in, in_off, out, out_off, n, flags);
 	VKR_ROUTE(vkr_sock_splice(in, in_off, out, out_off, n, flags),
 		  vkr_real.splice(in, in_off, out, out_off, n, flags));
 }
-VKR_NAME(splice, vkr_call_splice);
+VKR_ENTRY(ssize_t, splice, (int in, off_t *in_off, int out, off_t *out_off, size_t n, unsigned flags),
+	  (in, in_off, out, out_off, n, flags));
 
 /* ------------------------------------------------------------------ positions: -1 is "as readv", all else is ESPIPE */
 
@@ -127,7 +129,7 @@ static bool rwf_known(int flags)
 	return !(flags & ~(RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT));
 }
 
-ssize_t vkr_call_preadv2(int fd, const struct iovec *iov, int cnt, off_t off, int flags)
+VKR_ACTIVE ssize_t active_preadv2(int fd, const struct iovec *iov, int cnt, off_t off, int flags)
 {
 	struct msghdr m = {.msg_iov = (struct iovec *)iov, .msg_iovlen = cnt};
 
@@ -138,10 +140,11 @@ ssize_t vkr_call_preadv2(int fd, const struct iovec *iov, int cnt, off_t off, in
 	VKR_ROUTE(cnt < 0 || cnt > 1024 ? -EINVAL : vkr_sock_recvmsg(fd, &m, rwf_to_msg(flags)),
 		  vkr_real.preadv2(fd, iov, cnt, off, flags));
 }
-VKR_NAME(preadv2, vkr_call_preadv2);
+VKR_ENTRY(ssize_t, preadv2, (int fd, const struct iovec *iov, int cnt, off_t off, int flags),
+	  (fd, iov, cnt, off, flags));
 VKR_NAME(preadv64v2, vkr_call_preadv2);
 
-ssize_t vkr_call_pwritev2(int fd, const struct iovec *iov, int cnt, off_t off, int flags)
+VKR_ACTIVE ssize_t active_pwritev2(int fd, const struct iovec *iov, int cnt, off_t off, int flags)
 {
 	struct msghdr m = {.msg_iov = (struct iovec *)iov, .msg_iovlen = cnt};
 
@@ -152,7 +155,8 @@ ssize_t vkr_call_pwritev2(int fd, const struct iovec *iov, int cnt, off_t off, i
 	VKR_ROUTE(cnt < 0 || cnt > 1024 ? -EINVAL : vkr_sock_sendmsg(fd, &m, rwf_to_msg(flags)),
 		  vkr_real.pwritev2(fd, iov, cnt, off, flags));
 }
-VKR_NAME(pwritev2, vkr_call_pwritev2);
+VKR_ENTRY(ssize_t, pwritev2, (int fd, const struct iovec *iov, int cnt, off_t off, int flags),
+	  (fd, iov, cnt, off, flags));
 VKR_NAME(pwritev64v2, vkr_call_pwritev2);
 
 /* ------------------------------------------------------------------ fortified names: libc's own reports the overflow

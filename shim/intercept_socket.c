@@ -42,7 +42,7 @@ VKR_FD_CALL(int, setsockopt, (int fd, int level, int name, const void *val, sock
 VKR_FD_CALL(int, shutdown, (int fd, int how), (fd, how));
 VKR_FD_CALL(int, sockatmark, (int fd), (fd));
 
-int vkr_call_accept(int fd, struct sockaddr *sa, socklen_t *len)
+VKR_ACTIVE int active_accept(int fd, struct sockaddr *sa, socklen_t *len)
 {
 	if (vkr_likely(!vkr_on()))
 		return vkr_real.accept(fd, sa, len);
@@ -50,9 +50,9 @@ int vkr_call_accept(int fd, struct sockaddr *sa, socklen_t *len)
 		return vkr_note_fresh(vkr_real.accept(fd, sa, len));
 	VKR_ROUTE(vkr_sock_accept4(fd, sa, len, 0), vkr_note_fresh(vkr_real.accept(fd, sa, len)));
 }
-VKR_NAME(accept, vkr_call_accept);
+VKR_ENTRY(int, accept, (int fd, struct sockaddr *sa, socklen_t *len), (fd, sa, len));
 
-int vkr_call_accept4(int fd, struct sockaddr *sa, socklen_t *len, int flags)
+VKR_ACTIVE int active_accept4(int fd, struct sockaddr *sa, socklen_t *len, int flags)
 {
 	if (vkr_likely(!vkr_on()))
 		return vkr_real.accept4(fd, sa, len, flags);
@@ -60,4 +60,4 @@ int vkr_call_accept4(int fd, struct sockaddr *sa, socklen_t *len, int flags)
 		return vkr_note_fresh(vkr_real.accept4(fd, sa, len, flags));
 	VKR_ROUTE(vkr_sock_accept4(fd, sa, len, flags), vkr_note_fresh(vkr_real.accept4(fd, sa, len, flags)));
 }
-VKR_NAME(accept4, vkr_call_accept4);
+VKR_ENTRY(int, accept4, (int fd, struct sockaddr *sa, socklen_t *len, int flags), (fd, sa, len, flags));

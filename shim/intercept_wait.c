@@ -28,13 +28,13 @@ int vkr_call_epoll_create1(int flags)
 }
 VKR_NAME(epoll_create1, vkr_call_epoll_create1);
 
-int vkr_call_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
+VKR_ACTIVE int active_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 {
 	if (vkr_likely(!vkr_on()))
 		return vkr_real.epoll_ctl(epfd, op, fd, ev);
 	VKR_ROUTE(vkr_epoll_ctl(epfd, op, fd, ev), vkr_real.epoll_ctl(epfd, op, fd, ev));
 }
-VKR_NAME(epoll_ctl, vkr_call_epoll_ctl);
+VKR_ENTRY(int, epoll_ctl, (int epfd, int op, int fd, struct epoll_event *ev), (epfd, op, fd, ev));
 
 /* Milliseconds, negative for ever. */
 static struct timespec *from_ms(int ms, struct timespec *ts)
@@ -46,7 +46,7 @@ static struct timespec *from_ms(int ms, struct timespec *ts)
 	return ts;
 }
 
-int vkr_call_epoll_wait(int epfd, struct epoll_event *evs, int max, int timeout)
+VKR_ACTIVE int active_epoll_wait(int epfd, struct epoll_event *evs, int max, int timeout)
 {
 	struct timespec ts;
 
@@ -55,9 +55,9 @@ int vkr_call_epoll_wait(int epfd, struct epoll_event *evs, int max, int timeout)
 	VKR_ROUTE(vkr_epoll_wait(epfd, evs, max, from_ms(timeout, &ts), NULL),
 		  vkr_real.epoll_wait(epfd, evs, max, timeout));
 }
-VKR_NAME(epoll_wait, vkr_call_epoll_wait);
+VKR_ENTRY(int, epoll_wait, (int epfd, struct epoll_event *evs, int max, int timeout), (epfd, evs, max, timeout));
 
-int vkr_call_epoll_pwait(int epfd, struct epoll_event *evs, int max, int timeout, const sigset_t *mask)
+VKR_ACTIVE int active_epoll_pwait(int epfd, struct epoll_event *evs, int max, int timeout, const sigset_t *mask)
 {
 	struct timespec ts;
 
@@ -66,7 +66,8 @@ int vkr_call_epoll_pwait(int epfd, struct epoll_event *evs, int max, int timeout
 	VKR_ROUTE(vkr_epoll_wait(epfd, evs, max, from_ms(timeout, &ts), mask),
 		  vkr_real.epoll_pwait(epfd, evs, max, timeout, mask));
 }
-VKR_NAME(epoll_pwait, vkr_call_epoll_pwait);
+VKR_ENTRY(int, epoll_pwait, (int epfd, struct epoll_event *evs, int max, int timeout, const sigset_t *mask),
+	  (epfd, evs, max, timeout, mask));
 
 /* A time that the kernel refuses is the kernel's to refuse. */
 static bool time_valid(const struct timespec *ts)
@@ -74,16 +75,18 @@ static bool time_valid(const struct timespec *ts)
 	return !ts || (ts->tv_sec >= 0 && ts->tv_nsec >= 0 && ts->tv_nsec < 1000000000L);
 }
 
-int vkr_call_epoll_pwait2(int epfd, struct epoll_event *evs, int max, const struct timespec *timeout,
-			  const sigset_t *mask)
+VKR_ACTIVE int active_epoll_pwait2(int epfd, struct epoll_event *evs, int max, const struct timespec *timeout,
+				   const sigset_t *mask)
 {
 	if (vkr_likely(!vkr_on()) || !time_valid(timeout))
 		return vkr_real.epoll_pwait2(epfd, evs, max, timeout, mask);
 	VKR_ROUTE(vkr_epoll_wait(epfd, evs, max, timeout, mask), vkr_real.epoll_pwait2(epfd, evs, max, timeout, mask));
 }
-VKR_NAME(epoll_pwait2, vkr_call_epoll_pwait2);
+VKR_ENTRY(int, epoll_pwait2,
+	  (int epfd, struct epoll_event *evs, int max, const struct timespec *timeout, const sigset_t *mask),
+	  (epfd, evs, max, timeout, mask));
 
-int vkr_call_poll(struct pollfd *fds, nfds_t n, int timeout)
+VKR_ACTIVE int active_poll(struct pollfd *fds, nfds_t n, int timeout)
 {
 	struct timespec ts;
 
@@ -91,22 +94,25 @@ int vkr_call_poll(struct pollfd *fds, nfds_t n, int timeout)
 		return vkr_real.poll(fds, n, timeout);
 	VKR_ROUTE(vkr_poll(fds, n, from_ms(timeout, &ts), NULL), vkr_real.poll(fds, n, timeout));
 }
-VKR_NAME(poll, vkr_call_poll);
+VKR_ENTRY(int, poll, (struct pollfd * fds, nfds_t n, int timeout), (fds, n, timeout));
 VKR_NAME(__poll, vkr_call_poll);
 
-int vkr_call_ppoll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask)
+VKR_ACTIVE int active_ppoll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask)
 {
 	if (vkr_likely(!vkr_on()) || !time_valid(timeout))
 		return vkr_real.ppoll(fds, n, timeout, mask);
 	VKR_ROUTE(vkr_poll(fds, n, timeout, mask), vkr_real.ppoll(fds, n, timeout, mask));
 }
-VKR_NAME(ppoll, vkr_call_ppoll);
+VKR_ENTRY(int, ppoll, (struct pollfd * fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask),
+	  (fds, n, timeout, mask));
 
-static int select_active(int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout)
+VKR_ACTIVE int active_select(int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout)
 {
 	struct timespec ts, left;
 	int saved = errno, ret;
 
+	if (vkr_likely(!vkr_on()))
+		return vkr_real.select(n, r, w, e, timeout);
 	if (timeout && (timeout->tv_sec < 0 || timeout->tv_usec < 0 || timeout->tv_sec > INT64_MAX - 1000000))
 		return vkr_real.select(n, r, w, e, timeout);
 	if (timeout) { /* more than a million microseconds is allowed */
@@ -128,22 +134,18 @@ static int select_active(int n, fd_set *r, fd_set *w, fd_set *e, struct timeval 
 	return -1;
 }
 
-int vkr_call_select(int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout)
-{
-	if (vkr_likely(!vkr_on()))
-		return vkr_real.select(n, r, w, e, timeout);
-	return select_active(n, r, w, e, timeout);
-}
-VKR_NAME(select, vkr_call_select);
+VKR_ENTRY(int, select, (int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout), (n, r, w, e, timeout));
 VKR_NAME(__select, vkr_call_select);
 
-int vkr_call_pselect(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout, const sigset_t *mask)
+VKR_ACTIVE int active_pselect(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout,
+			      const sigset_t *mask)
 {
 	if (vkr_likely(!vkr_on()) || !time_valid(timeout))
 		return vkr_real.pselect(n, r, w, e, timeout, mask);
 	VKR_ROUTE(vkr_select(n, r, w, e, timeout, mask, NULL), vkr_real.pselect(n, r, w, e, timeout, mask));
 }
-VKR_NAME(pselect, vkr_call_pselect);
+VKR_ENTRY(int, pselect, (int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout, const sigset_t *mask),
+	  (n, r, w, e, timeout, mask));
 
 int vkr_call_poll_chk(struct pollfd *fds, nfds_t n, int timeout, size_t size)
 {
