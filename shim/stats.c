@@ -254,8 +254,6 @@ void vkr_stats_conn_open(struct vkr_conn_stats *c, enum vkr_transport t, const c
 		vkr_count(&closed->conns_rdma, 1);
 	else if (t == VKR_TRANSPORT_TCP)
 		vkr_count(&closed->conns_tcp, 1);
-	if (t == VKR_TRANSPORT_TCP && reason && c->role == VKR_ROLE_CONNECT)
-		vkr_count(&vkr_stats->fallbacks, 1);
 	pthread_mutex_unlock(&lock);
 	if (c == &overflow_conn)
 		return;

@@ -103,7 +103,7 @@ struct vkr_conn_stats *vkr_stats_conn_new(enum vkr_role role, const struct socka
 					  const char *rule);
 void vkr_stats_conn_addrs(struct vkr_conn_stats *c, const struct sockaddr *local, const struct sockaddr *peer);
 void vkr_stats_conn_open(struct vkr_conn_stats *c, enum vkr_transport t,
-			 const char *reason); /* counts conns_rdma/tcp, and fallbacks: a connect with a reason */
+			 const char *reason); /* counts conns_rdma/tcp */
 /* Adds its counters to `closed`; a slot that was never opened counts as failed. */
 void vkr_stats_conn_free(struct vkr_conn_stats *c);
 

@@ -67,6 +67,7 @@ static void make(void)
 	vkr_store(&vkr_stats->qps, 2);
 	vkr_store(&vkr_stats->mr_bytes, 4096);
 	vkr_store(&vkr_stats->wakeups, 42);
+	vkr_store(&vkr_stats->fallbacks, 1);
 
 	c = conn(VKR_ROLE_ACCEPT, 1000, "6379"); /* closed: 100 to 108 */
 	vkr_stats_conn_open(c, VKR_TRANSPORT_RDMA, NULL);
