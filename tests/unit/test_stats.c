@@ -110,7 +110,7 @@ static void header_and_seals(void)
 	CHECK(h.size_conn == 512 && h.size_listener == 256);
 	CHECK(h.n_conns == VKR_STATS_CONNS && h.n_listeners == VKR_STATS_LISTENERS);
 	CHECK(h.pid == getpid() && h.start_ms > 0);
-	CHECK(strcmp(h.program, "test_stats") == 0);
+	CHECK(strcmp(h.program, program_invocation_short_name) == 0);
 	CHECK(vkr_load(&h.library_fds) == 1);
 }
 
