@@ -18,26 +18,14 @@
 #include <utlist.h>
 
 #define EVENTS_A_TURN      64
-#define ACCEPT_NS          (10000 * VKR_MS)
 #define STALE_ATTEMPTS     16
-#define WAITING_MAX        4096
 #define OUR_FEATURES       (VKR_FEAT_FIN | VKR_FEAT_RESIZE)
 #define RECEIVES_MIN       16
 #define REJECT_NO_LISTENER 8
 #define REJECT_STALE       10
 #define REJECT_CONSUMER    28
 
-struct vkr_listener *vkr_listeners;
 static struct rdma_event_channel *channel;
-
-/* An event, copied so that it is acknowledged before anything is destroyed on its account. */
-struct cm_event {
-	enum rdma_cm_event_type type;
-	int status;
-	struct rdma_cm_id *id, *listen_id;
-	uint8_t data[256];
-	size_t data_len;
-};
 
 int vkr_cm_open(const char **reason)
 {
@@ -66,6 +54,15 @@ void vkr_cm_forked(void)
 	vkr_listeners = NULL;
 }
 
+int vkr_cm_id_create(struct rdma_cm_id **id, struct vkr_cm_owner *owner)
+{
+	errno = 0;
+	if (!vkr_verbs.rdma_create_id(channel, id, owner, RDMA_PS_TCP))
+		return 0;
+	*id = NULL;
+	return errno ? -errno : -ENOMEM;
+}
+
 /* ------------------------------------------------------------------ addresses */
 
 static void map_v4(struct sockaddr_storage *sa)
@@ -83,7 +80,7 @@ static void map_v4(struct sockaddr_storage *sa)
 	memcpy(&v6->sin6_addr.s6_addr[12], &v4.sin_addr, 4);
 }
 
-static bool unmap_v4(struct sockaddr_storage *sa)
+bool vkr_cm_unmap_v4(struct sockaddr_storage *sa)
 {
 	struct sockaddr_in6 v6;
 	struct sockaddr_in *v4 = (struct sockaddr_in *)sa;
@@ -98,7 +95,7 @@ static bool unmap_v4(struct sockaddr_storage *sa)
 	return true;
 }
 
-static void take_addr(struct sockaddr_storage *to, const struct sockaddr *from, bool mapped)
+void vkr_cm_take_addr(struct sockaddr_storage *to, const struct sockaddr *from, bool mapped)
 {
 	memset(to, 0, sizeof(*to));
 	memcpy(to, from, from->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in));
@@ -106,15 +103,15 @@ static void take_addr(struct sockaddr_storage *to, const struct sockaddr *from, 
 		map_v4(to);
 }
 
-static void take_addrs(struct vkr_stream *s)
+void vkr_cm_take_addrs(struct vkr_stream *s)
 {
-	take_addr(&s->local, rdma_get_local_addr(s->id), s->mapped);
-	take_addr(&s->peer, rdma_get_peer_addr(s->id), s->mapped);
+	vkr_cm_take_addr(&s->local, rdma_get_local_addr(s->id), s->mapped);
+	vkr_cm_take_addr(&s->peer, rdma_get_peer_addr(s->id), s->mapped);
 }
 
 /* ------------------------------------------------------------------ negotiation */
 
-static void hello_make(const struct vkr_stream *s, uint8_t out[VKR_HELLO_SIZE])
+void vkr_cm_hello_make(const struct vkr_stream *s, uint8_t out[VKR_HELLO_SIZE])
 {
 	struct vkr_hello h = {
 	    .version = VKR_HELLO_VERSION,
@@ -130,10 +127,10 @@ static void hello_make(const struct vkr_stream *s, uint8_t out[VKR_HELLO_SIZE])
 }
 
 /* Who is there? Sets the peer's kind, the features both have, and where we may write. 0 or -EPROTO. */
-static int hello_take(struct vkr_stream *s, const struct cm_event *e)
+int vkr_cm_hello_take(struct vkr_stream *s, const uint8_t *data, size_t len)
 {
 	struct vkr_hello h;
-	int ret = vkr_wire_hello_decode(e->data, e->data_len, &h);
+	int ret = vkr_wire_hello_decode(data, len, &h);
 
 	if (ret == -ENOMSG) {
 		s->peer_kind = VKR_PEER_NATIVE;
@@ -152,7 +149,7 @@ static int hello_take(struct vkr_stream *s, const struct cm_event *e)
 }
 
 /* A native server crashes when the client's length ever changes (T2): its ring is made in one length, once. */
-static int native_ring(struct vkr_stream *s)
+int vkr_cm_native_ring(struct vkr_stream *s)
 {
 	int ret = 0;
 
@@ -219,10 +216,10 @@ void vkr_cm_connect_begin(struct vkr_stream *s)
 	struct sockaddr_storage src = s->bind, dst = s->peer;
 
 	s->attempts++;
-	s->mapped = unmap_v4(&dst);
-	unmap_v4(&src);
+	s->mapped = vkr_cm_unmap_v4(&dst);
+	vkr_cm_unmap_v4(&src);
 	vkr_stream_timer(s, s->deadline);
-	if (vkr_verbs.rdma_create_id(channel, &s->id, s, RDMA_PS_TCP)) {
+	if (vkr_cm_id_create(&s->id, &s->owner)) {
 		s->id = NULL;
 		connect_over(s, errno, "no RDMA connection identifier left");
 		return;
@@ -252,7 +249,7 @@ static void on_route_resolved(struct vkr_stream *s)
 		connect_over(s, -ret, what);
 		return;
 	}
-	hello_make(s, hello);
+	vkr_cm_hello_make(s, hello);
 	memset(&param, 0, sizeof(param));
 	param.private_data = hello;
 	param.private_data_len = sizeof(hello);
@@ -264,15 +261,15 @@ static void on_route_resolved(struct vkr_stream *s)
 		connect_over(s, errno ? errno : EIO, "the RDMA connection request could not be sent");
 }
 
-static void on_response(struct vkr_stream *s, const struct cm_event *e)
+static void on_response(struct vkr_stream *s, const struct vkr_cm_event *e)
 {
 	if (s->phase != VKR_PH_REQUEST)
 		return;
-	if (hello_take(s, e)) {
+	if (vkr_cm_hello_take(s, e->data, e->data_len)) {
 		connect_over(s, EPROTO, "the peer speaks another version of the protocol");
 		return;
 	}
-	if (native_ring(s)) {
+	if (vkr_cm_native_ring(s)) {
 		connect_over(s, ENOMEM, "memory could not be registered (ulimit -l?)");
 		return;
 	}
@@ -281,7 +278,7 @@ static void on_response(struct vkr_stream *s, const struct cm_event *e)
 		return;
 	}
 	vkr_timer_cancel(&s->timer);
-	take_addrs(s);
+	vkr_cm_take_addrs(s);
 	vkr_stream_opened(s);
 }
 
@@ -296,7 +293,7 @@ static bool stale_retry(struct vkr_stream *s)
 	return true;
 }
 
-static void on_connect_error(struct vkr_stream *s, const struct cm_event *e)
+static void on_connect_error(struct vkr_stream *s, const struct vkr_cm_event *e)
 {
 	char who[64], what[112];
 
@@ -354,94 +351,6 @@ int vkr_connect_start(const struct sockaddr *local, const struct sockaddr *peer,
 	return 0;
 }
 
-/* ------------------------------------------------------------------ accepting */
-
-/* Nothing was promised yet: without a queue pair there is no other answer (T7 is about requests that could be met). */
-static void refuse(struct rdma_cm_id *id)
-{
-	vkr_verbs.rdma_reject(id, NULL, 0);
-}
-
-static int accept_request(struct vkr_stream *s, const char **what)
-{
-	struct rdma_conn_param param;
-	uint8_t hello[VKR_HELLO_SIZE];
-	int ret;
-
-	ret = vkr_stream_verbs_create(s, what);
-	if (!ret)
-		ret = vkr_stream_verbs_connect(s);
-	if (ret)
-		return ret;
-	memset(&param, 0, sizeof(param));
-	if (s->peer_kind == VKR_PEER_SHIM) {
-		hello_make(s, hello);
-		param.private_data = hello;
-		param.private_data_len = sizeof(hello);
-	}
-	param.responder_resources = param.initiator_depth = 1;
-	param.retry_count = param.rnr_retry_count = 7;
-	param.qp_num = s->qp->qp_num;
-	s->phase = VKR_PH_ACCEPTED;
-	*what = "the RDMA connection could not be accepted";
-	return vkr_verbs.rdma_accept(s->id, &param) ? (errno ? -errno : -EIO) : 0;
-}
-
-static void on_request(struct vkr_listener *l, const struct cm_event *e)
-{
-	const char *what = "";
-	struct vkr_stream *s;
-	char who[64];
-	int ret;
-
-	s = vkr_stream_new(VKR_ROLE_ACCEPT, rdma_get_local_addr(e->id), rdma_get_peer_addr(e->id), l->rule);
-	if (!s || l->n_waiting >= WAITING_MAX || hello_take(s, e)) {
-		refuse(e->id);
-		vkr_verbs.rdma_destroy_id(e->id);
-		if (s)
-			vkr_stream_free(s);
-		return;
-	}
-	s->id = e->id;
-	s->id->context = s;
-	s->listener = l;
-	s->mapped = l->family == AF_INET6;
-	take_addrs(s);
-	ret = accept_request(s, &what);
-	if (ret) {
-		vkr_addr_text(&s->peer, who, sizeof(who));
-		vkr_warn("RDMA connection from %s refused: %s (%s)", who, what, strerrordesc_np(-ret));
-		refuse(s->id);
-		vkr_stream_teardown(s);
-		return;
-	}
-	s->deadline = vkr_clock_ns() + ACCEPT_NS;
-	vkr_stream_timer(s, s->deadline);
-}
-
-static void on_established(struct vkr_stream *s)
-{
-	struct vkr_listener *l = s->listener;
-
-	if (s->phase != VKR_PH_ACCEPTED)
-		return;
-	vkr_timer_cancel(&s->timer);
-	native_ring(s);
-	s->held = true;
-	s->listener = NULL;
-	vkr_stream_opened(s);
-	pthread_mutex_lock(&l->p.lock);
-	DL_APPEND2(l->waiting, s, wait_prev, wait_next);
-	l->n_waiting++;
-	vkr_pollable_set(&l->p, EPOLLIN, EPOLLIN);
-	pthread_mutex_unlock(&l->p.lock);
-}
-
-void vkr_cm_forget(struct vkr_stream *s)
-{
-	s->listener = NULL;
-}
-
 /* ------------------------------------------------------------------ events */
 
 static void on_disconnected(struct vkr_stream *s)
@@ -456,15 +365,9 @@ static void on_disconnected(struct vkr_stream *s)
 	vkr_stream_step(&s->task);
 }
 
-static void event_handle(const struct cm_event *e)
+static void stream_event(struct vkr_stream *s, const struct vkr_cm_event *e)
 {
-	struct vkr_stream *s = e->id->context;
-
-	vkr_debug("CM event %d status %d", e->type, e->status);
 	switch (e->type) {
-	case RDMA_CM_EVENT_CONNECT_REQUEST:
-		on_request(e->listen_id->context, e);
-		break;
 	case RDMA_CM_EVENT_ADDR_RESOLVED:
 		on_addr_resolved(s);
 		break;
@@ -475,7 +378,7 @@ static void event_handle(const struct cm_event *e)
 		on_response(s, e);
 		break;
 	case RDMA_CM_EVENT_ESTABLISHED:
-		on_established(s);
+		vkr_cm_established(s);
 		break;
 	case RDMA_CM_EVENT_ADDR_ERROR:
 	case RDMA_CM_EVENT_ROUTE_ERROR:
@@ -492,7 +395,7 @@ static void event_handle(const struct cm_event *e)
 	}
 }
 
-static bool event_take(struct cm_event *e)
+static bool event_take(struct vkr_cm_event *e)
 {
 	struct rdma_cm_event *event;
 
@@ -512,193 +415,31 @@ static bool event_take(struct cm_event *e)
 	return true;
 }
 
-/* The listening id has a listener, not a stream, behind it. */
-static bool event_of_listener(const struct cm_event *e)
+static void event_handle(const struct vkr_cm_event *e)
 {
-	struct vkr_listener *l;
-	bool found = false;
+	struct vkr_cm_owner *owner;
 
-	if (e->type == RDMA_CM_EVENT_CONNECT_REQUEST)
-		return false;
-	pthread_mutex_lock(&vkr_registry_lock);
-	DL_FOREACH (vkr_listeners, l)
-		found |= e->id->context == l;
-	pthread_mutex_unlock(&vkr_registry_lock);
-	return found;
+	vkr_debug("CM event %d, status %d", e->type, e->status);
+	if (e->type == RDMA_CM_EVENT_CONNECT_REQUEST) {
+		owner = e->listen_id->context;
+		vkr_cm_request(vkr_container_of(owner, struct vkr_listener, owner), e);
+		return;
+	}
+	owner = e->id->context;
+	if (owner->kind == VKR_OWNER_STREAM) {
+		stream_event(vkr_container_of(owner, struct vkr_stream, owner), e);
+	} else if (owner->kind == VKR_OWNER_HELD) {
+		/* Whatever it is, the client does not wait any more. */
+		vkr_cm_held_gone(owner);
+	}
+	/* A device's removal or change of address may name a listener; its port stays as it is. */
 }
 
 void vkr_cm_readable(void)
 {
-	struct cm_event e;
+	struct vkr_cm_event e;
 	int i;
 
-	for (i = 0; i < EVENTS_A_TURN && event_take(&e); i++) {
-		/* Removal and address change of a device may name a listener; its port stays as it is. */
-		if (!event_of_listener(&e))
-			event_handle(&e);
-	}
-}
-
-/* ------------------------------------------------------------------ listeners */
-
-static struct vkr_stream *handshaking(const struct vkr_listener *l)
-{
-	struct vkr_stream *s, *found = NULL;
-
-	pthread_mutex_lock(&vkr_registry_lock);
-	DL_FOREACH (vkr_registry, s) {
-		if (s->listener == l) {
-			found = s;
-			break;
-		}
-	}
-	pthread_mutex_unlock(&vkr_registry_lock);
-	return found;
-}
-
-static void listener_task(struct vkr_task *task)
-{
-	struct vkr_listener *l = vkr_container_of(task, struct vkr_listener, task);
-	struct vkr_stream *s;
-
-	vkr_verbs.rdma_destroy_id(l->id);
-	/* Handshakes under way have nobody to go to. */
-	while ((s = handshaking(l)))
-		vkr_stream_teardown(s);
-	pthread_mutex_lock(&vkr_registry_lock);
-	DL_DELETE(vkr_listeners, l);
-	pthread_mutex_unlock(&vkr_registry_lock);
-	pthread_mutex_lock(&l->p.lock);
-	l->closed = true;
-	pthread_cond_signal(&l->closed_cond);
-	pthread_mutex_unlock(&l->p.lock);
-}
-
-static const char *listen_reason(int err)
-{
-	switch (err) {
-	case EADDRINUSE:
-		return "another program has this RDMA port";
-	case EADDRNOTAVAIL:
-	case ENODEV:
-		return "no RDMA device has this address";
-	case EACCES:
-	case EPERM:
-		return "no permission for this RDMA port";
-	default:
-		return "the RDMA listener could not be made";
-	}
-}
-
-static int listener_open(struct vkr_listener *l, const struct sockaddr *local, bool v6only, int backlog)
-{
-	int af_only = v6only;
-
-	errno = 0;
-	if (vkr_verbs.rdma_create_id(channel, &l->id, l, RDMA_PS_TCP))
-		return errno ? -errno : -ENOMEM;
-	if (local->sa_family == AF_INET6)
-		vkr_verbs.rdma_set_option(l->id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &af_only, sizeof(af_only));
-	if (vkr_verbs.rdma_bind_addr(l->id, (struct sockaddr *)(uintptr_t)local) ||
-	    vkr_verbs.rdma_listen(l->id, vkr_max(backlog, 1))) {
-		int err = errno ? errno : EADDRNOTAVAIL;
-
-		vkr_verbs.rdma_destroy_id(l->id);
-		return -err;
-	}
-	return 0;
-}
-
-int vkr_listener_create(const struct sockaddr *local, bool v6only, int backlog, const char *rule,
-			struct vkr_listener_stats *stats, struct vkr_listener **out, const char **reason)
-{
-	struct sockaddr_storage sa;
-	struct vkr_listener *l;
-	int ret;
-
-	if (!vkr_engine_running()) {
-		*reason = "the RDMA engine does not run";
-		return -ENODEV;
-	}
-	l = calloc(1, sizeof(*l));
-	if (!l) {
-		*reason = "out of memory";
-		return -ENOMEM;
-	}
-	vkr_pollable_init(&l->p);
-	pthread_cond_init(&l->closed_cond, NULL);
-	l->task.run = listener_task;
-	l->epoch = vkr_epoch;
-	l->family = local->sa_family;
-	l->backlog = backlog;
-	l->stats = stats;
-	snprintf(l->rule, sizeof(l->rule), "%s", rule ? rule : "");
-	take_addr(&sa, local, false);
-	unmap_v4(&sa);
-	pthread_mutex_lock(&vkr_registry_lock);
-	DL_APPEND(vkr_listeners, l);
-	pthread_mutex_unlock(&vkr_registry_lock);
-	vkr_depth++;
-	ret = listener_open(l, (struct sockaddr *)&sa, v6only, backlog);
-	vkr_depth--;
-	if (ret) {
-		pthread_mutex_lock(&vkr_registry_lock);
-		DL_DELETE(vkr_listeners, l);
-		pthread_mutex_unlock(&vkr_registry_lock);
-		*reason = listen_reason(-ret);
-		free(l);
-		return ret;
-	}
-	*out = l;
-	return 0;
-}
-
-struct vkr_pollable *vkr_listener_pollable(struct vkr_listener *l)
-{
-	return &l->p;
-}
-
-void vkr_listener_backlog(struct vkr_listener *l, int backlog)
-{
-	pthread_mutex_lock(&l->p.lock);
-	l->backlog = backlog;
-	pthread_mutex_unlock(&l->p.lock);
-}
-
-struct vkr_stream *vkr_listener_accept(struct vkr_listener *l)
-{
-	struct vkr_stream *s;
-
-	pthread_mutex_lock(&l->p.lock);
-	s = l->waiting;
-	if (s) {
-		DL_DELETE2(l->waiting, s, wait_prev, wait_next);
-		l->n_waiting--;
-		if (!l->waiting)
-			vkr_pollable_set(&l->p, 0, 0);
-	}
-	pthread_mutex_unlock(&l->p.lock);
-	return s;
-}
-
-void vkr_listener_close(struct vkr_listener *l)
-{
-	struct vkr_stream *s;
-
-	/* A forked child's copy: the parent's port goes on. */
-	if (l->epoch != vkr_epoch)
-		return;
-	vkr_depth++;
-	vkr_task_queue(&l->task);
-	/* Until the port is free: the program may listen on it again at once. */
-	pthread_mutex_lock(&l->p.lock);
-	while (!l->closed)
-		pthread_cond_wait(&l->closed_cond, &l->p.lock);
-	pthread_mutex_unlock(&l->p.lock);
-	while ((s = vkr_listener_accept(l)))
-		vkr_stream_close(s, 0);
-	pthread_cond_destroy(&l->closed_cond);
-	pthread_mutex_destroy(&l->p.lock);
-	free(l);
-	vkr_depth--;
+	for (i = 0; i < EVENTS_A_TURN && event_take(&e); i++)
+		event_handle(&e);
 }

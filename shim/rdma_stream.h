@@ -87,8 +87,14 @@ struct vkr_tx {
 
 struct vkr_listener;
 
+/* What the context of a CM id points to. */
+struct vkr_cm_owner {
+	enum { VKR_OWNER_STREAM, VKR_OWNER_LISTENER, VKR_OWNER_HELD } kind;
+};
+
 struct vkr_stream {
 	struct vkr_pollable p;
+	struct vkr_cm_owner owner;
 	struct vkr_endpoint ep;
 	struct vkr_task task;
 	struct vkr_timer timer;

@@ -194,7 +194,10 @@ int vkr_stream_verbs_connect(struct vkr_stream *s)
 	int ret;
 
 	s->qp_live = true;
-	ret = qp_state(s, IBV_QPS_RTR);
+	/* INIT once more: only since the CM knows the peer do its attributes carry the access flags. */
+	ret = qp_state(s, IBV_QPS_INIT);
+	if (!ret)
+		ret = qp_state(s, IBV_QPS_RTR);
 	return ret ? ret : qp_state(s, IBV_QPS_RTS);
 }
 

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Listeners: requests, the backlog, accepting. All but the calls of rdma.h is the progress thread. */
+#include "rdma_cm.h"
+
+#include "log.h"
+#include "socket.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <utlist.h>
+
+#define ACCEPT_NS (10000 * VKR_MS)
+#define HELD_MAX  4096
+/* Ours is the limit that counts; the kernel would refuse where TCP waits. */
+#define KERNEL_BACKLOG 1024
+
+struct vkr_listener *vkr_listeners;
+
+/* A request that waits for room in the backlog. */
+struct vkr_held {
+	struct vkr_cm_owner owner;
+	struct vkr_held *prev, *next;
+	struct vkr_listener *listener;
+	struct rdma_cm_id *id;
+	size_t data_len;
+	uint8_t data[VKR_HELLO_SIZE + 16];
+};
+
+/* ------------------------------------------------------------------ requests */
+
+/* Nothing was promised yet: without a queue pair there is no other answer (T7 is about requests that could be met). */
+static void refuse(struct rdma_cm_id *id)
+{
+	vkr_verbs.rdma_reject(id, NULL, 0);
+}
+
+static int accept_request(struct vkr_stream *s, const char **what)
+{
+	struct rdma_conn_param param;
+	uint8_t hello[VKR_HELLO_SIZE];
+	int ret;
+
+	ret = vkr_stream_verbs_create(s, what);
+	if (!ret)
+		ret = vkr_stream_verbs_connect(s);
+	if (ret)
+		return ret;
+	memset(&param, 0, sizeof(param));
+	if (s->peer_kind == VKR_PEER_SHIM) {
+		vkr_cm_hello_make(s, hello);
+		param.private_data = hello;
+		param.private_data_len = sizeof(hello);
+	}
+	param.responder_resources = param.initiator_depth = 1;
+	param.retry_count = param.rnr_retry_count = 7;
+	param.qp_num = s->qp->qp_num;
+	s->phase = VKR_PH_ACCEPTED;
+	*what = "the RDMA connection could not be accepted";
+	return vkr_verbs.rdma_accept(s->id, &param) ? (errno ? -errno : -EIO) : 0;
+}
+
+/* Answers a request: the id is the stream's from here on, or gone. */
+static void request_serve(struct vkr_listener *l, struct rdma_cm_id *id, const uint8_t *data, size_t data_len)
+{
+	const char *what = "";
+	struct vkr_stream *s;
+	char who[64];
+	int ret;
+
+	s = vkr_stream_new(VKR_ROLE_ACCEPT, rdma_get_local_addr(id), rdma_get_peer_addr(id), l->rule);
+	if (!s || vkr_cm_hello_take(s, data, data_len)) {
+		refuse(id);
+		vkr_verbs.rdma_destroy_id(id);
+		if (s)
+			vkr_stream_free(s);
+		return;
+	}
+	s->id = id;
+	s->id->context = &s->owner;
+	s->listener = l;
+	l->n_handshaking++;
+	s->mapped = l->family == AF_INET6;
+	vkr_cm_take_addrs(s);
+	ret = accept_request(s, &what);
+	if (ret) {
+		vkr_addr_text(&s->peer, who, sizeof(who));
+		vkr_warn("RDMA connection from %s refused: %s (%s)", who, what, strerrordesc_np(-ret));
+		refuse(s->id);
+		vkr_stream_teardown(s);
+		return;
+	}
+	s->deadline = vkr_clock_ns() + ACCEPT_NS;
+	vkr_stream_timer(s, s->deadline);
+}
+
+/* As TCP has it: one more than the backlog. */
+static bool backlog_full(struct vkr_listener *l)
+{
+	bool full;
+
+	pthread_mutex_lock(&l->p.lock);
+	full = l->n_waiting + l->n_handshaking > vkr_max(l->backlog, 0);
+	pthread_mutex_unlock(&l->p.lock);
+	return full;
+}
+
+static void held_free(struct vkr_held *h)
+{
+	DL_DELETE(h->listener->held, h);
+	h->listener->n_held--;
+	free(h);
+}
+
+void vkr_cm_held_gone(struct vkr_cm_owner *owner)
+{
+	struct vkr_held *h = vkr_container_of(owner, struct vkr_held, owner);
+	struct rdma_cm_id *id = h->id;
+
+	held_free(h);
+	vkr_verbs.rdma_destroy_id(id);
+}
+
+/* Room has come up: the oldest requests first. A client that gave up meanwhile shows in an event, or never establishes
+ * and falls to the timer. */
+static void held_serve(struct vkr_listener *l)
+{
+	while (l->held && !backlog_full(l)) {
+		struct vkr_held h = *l->held;
+
+		held_free(l->held);
+		request_serve(l, h.id, h.data, h.data_len);
+	}
+}
+
+void vkr_cm_request(struct vkr_listener *l, const struct vkr_cm_event *e)
+{
+	struct vkr_held *h;
+
+	if (!l->held && !backlog_full(l)) {
+		request_serve(l, e->id, e->data, e->data_len);
+		return;
+	}
+	h = l->n_held < HELD_MAX ? calloc(1, sizeof(*h)) : NULL;
+	if (!h) {
+		refuse(e->id);
+		vkr_verbs.rdma_destroy_id(e->id);
+		return;
+	}
+	h->owner.kind = VKR_OWNER_HELD;
+	h->listener = l;
+	h->id = e->id;
+	h->id->context = &h->owner;
+	h->data_len = vkr_min(e->data_len, sizeof(h->data));
+	memcpy(h->data, e->data, h->data_len);
+	DL_APPEND(l->held, h);
+	l->n_held++;
+	held_serve(l); /* accept may have made room meanwhile */
+}
+
+void vkr_cm_established(struct vkr_stream *s)
+{
+	struct vkr_listener *l = s->listener;
+
+	if (s->phase != VKR_PH_ACCEPTED)
+		return;
+	vkr_timer_cancel(&s->timer);
+	vkr_cm_native_ring(s);
+	s->held = true;
+	vkr_cm_forget(s);
+	vkr_stream_opened(s);
+	pthread_mutex_lock(&l->p.lock);
+	DL_APPEND2(l->waiting, s, wait_prev, wait_next);
+	l->n_waiting++;
+	vkr_pollable_set(&l->p, EPOLLIN, EPOLLIN);
+	pthread_mutex_unlock(&l->p.lock);
+}
+
+void vkr_cm_forget(struct vkr_stream *s)
+{
+	struct vkr_listener *l = s->listener;
+
+	if (!l)
+		return;
+	s->listener = NULL;
+	l->n_handshaking--;
+	if (l->held)
+		vkr_task_queue(&l->task);
+}
+
+/* ------------------------------------------------------------------ listeners */
+
+static struct vkr_stream *handshaking(const struct vkr_listener *l)
+{
+	struct vkr_stream *s, *found = NULL;
+
+	pthread_mutex_lock(&vkr_registry_lock);
+	DL_FOREACH (vkr_registry, s) {
+		if (s->listener == l) {
+			found = s;
+			break;
+		}
+	}
+	pthread_mutex_unlock(&vkr_registry_lock);
+	return found;
+}
+
+static void listener_end(struct vkr_listener *l)
+{
+	struct vkr_stream *s;
+
+	vkr_verbs.rdma_destroy_id(l->id);
+	while (l->held) {
+		struct rdma_cm_id *id = l->held->id;
+
+		held_free(l->held);
+		refuse(id);
+		vkr_verbs.rdma_destroy_id(id);
+	}
+	/* Handshakes under way have nobody to go to. */
+	while ((s = handshaking(l)))
+		vkr_stream_teardown(s);
+	vkr_task_cancel(&l->task);
+	pthread_mutex_lock(&vkr_registry_lock);
+	DL_DELETE(vkr_listeners, l);
+	pthread_mutex_unlock(&vkr_registry_lock);
+	pthread_mutex_lock(&l->p.lock);
+	l->closed = true;
+	pthread_cond_signal(&l->closed_cond);
+	pthread_mutex_unlock(&l->p.lock);
+}
+
+static void listener_task(struct vkr_task *task)
+{
+	struct vkr_listener *l = vkr_container_of(task, struct vkr_listener, task);
+	bool closing;
+
+	pthread_mutex_lock(&l->p.lock);
+	closing = l->closing;
+	pthread_mutex_unlock(&l->p.lock);
+	if (closing)
+		listener_end(l);
+	else
+		held_serve(l);
+}
+
+static const char *listen_reason(int err)
+{
+	switch (err) {
+	case EADDRINUSE:
+		return "another program has this RDMA port";
+	case EADDRNOTAVAIL:
+	case ENODEV:
+		return "no RDMA device has this address";
+	case EACCES:
+	case EPERM:
+		return "no permission for this RDMA port";
+	default:
+		return "the RDMA listener could not be made";
+	}
+}
+
+static int listener_open(struct vkr_listener *l, const struct sockaddr *local, bool v6only)
+{
+	int af_only = v6only;
+
+	errno = 0;
+	if (vkr_cm_id_create(&l->id, &l->owner))
+		return errno ? -errno : -ENOMEM;
+	if (local->sa_family == AF_INET6)
+		vkr_verbs.rdma_set_option(l->id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &af_only, sizeof(af_only));
+	if (vkr_verbs.rdma_bind_addr(l->id, (struct sockaddr *)(uintptr_t)local) ||
+	    vkr_verbs.rdma_listen(l->id, KERNEL_BACKLOG)) {
+		int err = errno ? errno : EADDRNOTAVAIL;
+
+		vkr_verbs.rdma_destroy_id(l->id);
+		return -err;
+	}
+	return 0;
+}
+
+int vkr_listener_create(const struct sockaddr *local, bool v6only, int backlog, const char *rule,
+			struct vkr_listener_stats *stats, struct vkr_listener **out, const char **reason)
+{
+	struct sockaddr_storage sa;
+	struct vkr_listener *l;
+	int ret;
+
+	if (!vkr_engine_running()) {
+		*reason = "the RDMA engine does not run";
+		return -ENODEV;
+	}
+	l = calloc(1, sizeof(*l));
+	if (!l) {
+		*reason = "out of memory";
+		return -ENOMEM;
+	}
+	vkr_pollable_init(&l->p);
+	pthread_cond_init(&l->closed_cond, NULL);
+	l->task.run = listener_task;
+	l->owner.kind = VKR_OWNER_LISTENER;
+	l->epoch = vkr_epoch;
+	l->family = local->sa_family;
+	l->backlog = backlog;
+	l->stats = stats;
+	snprintf(l->rule, sizeof(l->rule), "%s", rule ? rule : "");
+	vkr_cm_take_addr(&sa, local, false);
+	vkr_cm_unmap_v4(&sa);
+	pthread_mutex_lock(&vkr_registry_lock);
+	DL_APPEND(vkr_listeners, l);
+	pthread_mutex_unlock(&vkr_registry_lock);
+	vkr_depth++;
+	ret = listener_open(l, (struct sockaddr *)&sa, v6only);
+	vkr_depth--;
+	if (ret) {
+		pthread_mutex_lock(&vkr_registry_lock);
+		DL_DELETE(vkr_listeners, l);
+		pthread_mutex_unlock(&vkr_registry_lock);
+		*reason = listen_reason(-ret);
+		free(l);
+		return ret;
+	}
+	*out = l;
+	return 0;
+}
+
+struct vkr_pollable *vkr_listener_pollable(struct vkr_listener *l)
+{
+	return &l->p;
+}
+
+void vkr_listener_backlog(struct vkr_listener *l, int backlog)
+{
+	pthread_mutex_lock(&l->p.lock);
+	l->backlog = backlog;
+	vkr_task_queue(&l->task);
+	pthread_mutex_unlock(&l->p.lock);
+}
+
+struct vkr_stream *vkr_listener_accept(struct vkr_listener *l)
+{
+	struct vkr_stream *s;
+
+	pthread_mutex_lock(&l->p.lock);
+	s = l->waiting;
+	if (s) {
+		DL_DELETE2(l->waiting, s, wait_prev, wait_next);
+		l->n_waiting--;
+		if (!l->waiting)
+			vkr_pollable_set(&l->p, 0, 0);
+		/* A request that is held just now looks for room itself, under this lock. */
+		if (atomic_load(&l->n_held))
+			vkr_task_queue(&l->task);
+	}
+	pthread_mutex_unlock(&l->p.lock);
+	return s;
+}
+
+void vkr_listener_close(struct vkr_listener *l)
+{
+	struct vkr_stream *s;
+
+	/* A forked child's copy: the parent's port goes on. */
+	if (l->epoch != vkr_epoch)
+		return;
+	vkr_depth++;
+	pthread_mutex_lock(&l->p.lock);
+	l->closing = true;
+	vkr_task_queue(&l->task);
+	/* Until the port is free: the program may listen on it again at once. */
+	while (!l->closed)
+		pthread_cond_wait(&l->closed_cond, &l->p.lock);
+	pthread_mutex_unlock(&l->p.lock);
+	while ((s = vkr_listener_accept(l)))
+		vkr_stream_close(s, 0);
+	pthread_cond_destroy(&l->closed_cond);
+	pthread_mutex_destroy(&l->p.lock);
+	free(l);
+	vkr_depth--;
+}
