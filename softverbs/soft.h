@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * softverbs' private structures. Lock order:
+ *
+ *   cm_lock -> sv_cq.outer -> sv_qp.lock -> sv_srq.lock -> sv_cq.inner -> sv_proc.lock -> event queues
+ *
+ * sv_cq.outer serialises whoever turns descriptors of the CQ's QPs into completions (ibv_poll_cq, the thread);
+ * sv_cq.inner guards the ring of completions. sv_proc.lock guards the tables (peers, QP, CQ and channel numbers).
+ * Functions return 0 or an errno value (positive, as verbs do) unless they say otherwise.
+ */
+#ifndef SV_SOFT_H
+#define SV_SOFT_H
+
+#include "segment.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+
+#define sv_container(p, type, member) ((type *)((char *)(p)-offsetof(type, member)))
+#define sv_min(a, b)                  ((a) < (b) ? (a) : (b))
+#define sv_max(a, b)                  ((a) > (b) ? (a) : (b))
+#define sv_likely(x)                  __builtin_expect(!!(x), 1)
+#define sv_unlikely(x)                __builtin_expect(!!(x), 0)
+#define SV_EXPORT                     __attribute__((visibility("default")))
+
+#define sv_load(p)         atomic_load_explicit((p), memory_order_relaxed)
+#define sv_load_acq(p)     atomic_load_explicit((p), memory_order_acquire)
+#define sv_store(p, v)     atomic_store_explicit((p), (v), memory_order_relaxed)
+#define sv_store_rel(p, v) atomic_store_explicit((p), (v), memory_order_release)
+
+#define SV_MAX_SGE    32
+#define SV_MAX_WR     16384
+#define SV_MAX_CQE    65536
+#define SV_MAX_INLINE (256u << 10)
+#define SV_MAX_MSG    (1u << 31)
+
+/* ------------------------------------------------------------------ queues of events behind a descriptor */
+
+struct sv_event {
+	struct sv_event *next;
+};
+
+/* The descriptor is readable while the queue is not empty. */
+struct sv_evq {
+	pthread_mutex_t lock;
+	struct sv_event *head, **tail;
+	int fd;
+};
+
+int sv_evq_init(struct sv_evq *q);
+void sv_evq_fini(struct sv_evq *q);
+void sv_evq_push(struct sv_evq *q, struct sv_event *e);
+/* Blocks unless the descriptor has O_NONBLOCK. NULL with errno (EAGAIN, EINTR). `fd` is what the user holds. */
+struct sv_event *sv_evq_get(struct sv_evq *q);
+/* Takes out every event for which match() holds and gives it to drop(). */
+void sv_evq_purge(struct sv_evq *q, bool (*match)(struct sv_event *, void *), void *arg,
+		  void (*drop)(struct sv_event *));
+
+/* ------------------------------------------------------------------ objects */
+
+struct sv_ctx {
+	struct sv_evq async;
+	pid_t pid; /* the process that made it */
+	_Atomic int users;
+	struct verbs_context v; /* last: grows down */
+};
+
+struct sv_qp;
+
+struct sv_pd {
+	struct ibv_pd pd;
+	_Atomic int users;
+	pthread_mutex_t lock; /* leaf */
+	struct sv_qp *qps;
+};
+
+struct sv_range;
+
+struct sv_mr {
+	struct ibv_mr mr;
+	uint32_t idx;
+	int access;
+	struct sv_range *range; /* swapped or arena memory that it uses, or NULL */
+};
+
+struct sv_chan {
+	struct ibv_comp_channel ch;
+	uint32_t idx, gen;
+	pthread_mutex_t lock;
+	struct sv_cq **cqs; /* by slot */
+	uint32_t ncqs;
+};
+
+struct sv_cqe {
+	struct ibv_wc wc;
+	struct sv_qp *qp;
+	uint32_t sq_seq;
+	bool send;
+};
+
+struct sv_cq {
+	union {
+		struct ibv_cq cq;
+		struct ibv_cq_ex ex;
+	};
+	struct sv_cq_ent *ent;
+	uint32_t idx;
+	struct sv_chan *chan;
+	uint32_t chan_slot;
+	pthread_mutex_t outer, inner;
+	struct sv_cqe *ring;
+	uint32_t size;
+	_Atomic uint32_t head, tail; /* monotonic */
+	struct sv_qp **members;      /* by slot */
+	uint32_t nmembers;
+	_Atomic int stalled; /* QPs that have blocked sends and complete here */
+	_Atomic int users;
+	_Atomic int overrun;
+	_Atomic uint32_t events_got; /* delivered by ibv_get_cq_event */
+	uint32_t async_got;
+	struct sv_cqe cur; /* ibv_cq_ex polling */
+	bool ex_poll;
+};
+
+struct sv_rwqe {
+	uint64_t wr_id;
+	uint32_t nsge;
+	uint32_t len;
+	struct ibv_sge sge[];
+};
+
+/* A queue of receives: a QP's own or an SRQ's. */
+struct sv_rq {
+	char *wqe;
+	uint32_t stride, size, max_sge;
+	uint32_t head, tail; /* monotonic: posted, taken */
+};
+
+struct sv_srq {
+	struct ibv_srq srq;
+	struct sv_srq_ent *ent;
+	uint32_t idx;
+	pthread_mutex_t lock;
+	struct sv_rq rq;
+	uint32_t limit;
+	_Atomic int users;
+	uint32_t async_got;
+};
+
+/* A send work request being carried out. On the fast path it lives on the poster's stack and sg is the user's. */
+struct sv_swr {
+	struct sv_swr *next;
+	uint64_t wr_id;
+	uint32_t op, flags, imm, rkey;
+	uint64_t raddr, cmp, swap;
+	struct ibv_sge *sg;
+	uint32_t nsge;
+	uint32_t seq;
+	uint64_t len, done;
+	bool checked; /* local keys are good */
+	bool started; /* a receive has been taken for it */
+	bool asked;   /* READ or atomic: the request is in the ring */
+	bool is_inline;
+};
+
+enum sv_exec { SV_X_DONE, SV_X_RNR, SV_X_ROOM, SV_X_AWAY, SV_X_REPLY, SV_X_FAIL };
+
+struct sv_peer;
+
+struct sv_qp {
+	struct ibv_qp_ex ex; /* begins with struct ibv_qp */
+	struct sv_qp *next_blocked;
+	struct sv_qp *pd_next, **pd_prev;
+	uint32_t idx;
+	struct sv_qp_ent *ent;
+	struct sv_ctx *ctx;
+	struct sv_cq *scq, *rcq;
+	uint32_t rslot;
+	struct sv_srq *srq;
+	struct ibv_qp_cap cap;
+	struct ibv_qp_attr attr;
+	bool sig_all;
+	pthread_mutex_t lock;
+	_Atomic int refs; /* the table's one, and the thread's */
+	enum ibv_qp_state state;
+
+	/* send side */
+	uint32_t sq_seq;           /* next */
+	_Atomic uint32_t sq_freed; /* slots below are free */
+	struct sv_swr *pend, **pend_tail;
+	enum sv_exec blocked;
+	bool on_blocked;
+	bool counted; /* in scq->stalled */
+	uint64_t deadline;
+	uint64_t recheck;
+	uint32_t rnr_left;
+	uint8_t fail_status;
+
+	/* the attached peer QP */
+	struct sv_peer *peer;
+	struct sv_seg *rseg;
+	struct sv_qp_ent *rent;
+	uint32_t repoch; /* 0: not synchronised */
+	struct sv_desc *rdesc;
+	uint32_t *rlens;
+	char *rpay;
+	uint32_t rmask, rpay_size, rrq_size;
+	struct sv_cq_ent *rcq_ent;
+	uint32_t rcq_slot;
+	bool r_split; /* its CQs differ: answers need a kick */
+	bool r_rtr;   /* it has heard nothing yet */
+	uint32_t bseq;
+	uint32_t prod, sent, pay_prod, pay_next;
+	uint32_t last_ring_write; /* prod after the last SV_D_WRITE */
+	bool has_ring_write;
+	uint32_t bell; /* prod at the last doorbell */
+	bool bell_solicited, bell_kick;
+
+	/* receive side */
+	struct sv_desc *desc;
+	uint32_t *lens;
+	char *pay;
+	uint32_t cons;
+	struct sv_rq rq;
+	uint64_t rx_done; /* bytes of the current SEND that are in its receive */
+	bool rx_open;
+	struct sv_rwqe *rx_wqe; /* SRQ: the receive in use, a copy */
+	uint32_t rx_taken;
+	bool est_told;
+	uint32_t async_got;
+
+	/* answers that did not fit */
+	struct sv_answer *answers, **answers_tail;
+
+	/* extended posting */
+	struct ibv_send_wr bwr[64];
+	struct ibv_sge bsge[64][4];
+	uint32_t nbwr;
+	int berr;
+	struct sv_inl *binl;
+};
+
+/* A READ or atomic that the ring asked for, being answered. */
+struct sv_answer {
+	struct sv_answer *next;
+	uint64_t va, len, done;
+	bool atomic;
+	uint64_t old;
+};
+
+/* ------------------------------------------------------------------ the process */
+
+struct sv_proc {
+	pthread_mutex_t lock;
+	bool ready;
+	struct sv_seg *seg;
+	char *data;
+	int seg_fd, data_fd, kick_fd, ep_fd;
+	_Atomic uint32_t pid; /* 0: nothing started in this process */
+	struct sv_qp **qps;   /* [SV_MAX_QP] */
+	struct sv_cq **cqs;
+	struct sv_chan **chans;
+	uint32_t qp_hint, cq_hint, chan_hint, mr_hint, srq_hint;
+	uint8_t *qp_used; /* QP numbers in use or quarantined */
+	int block_fd[SV_MAX_BLOCKS];
+	struct sv_peer *peers;
+	pthread_t thread;
+	int (*fd_move)(int fd);
+	void (*fd_close)(int fd);
+	bool fork_init;
+};
+
+extern struct sv_proc sv_proc;
+
+/* Starts the segment and the thread; errno value. Idempotent. */
+int sv_start(void);
+/* True if the calling process made the object: a forked child must not touch what its parent shares. */
+static inline bool sv_ours(const struct ibv_context *c)
+{
+	return sv_likely(sv_load(&sv_proc.pid) == (uint32_t)sv_container(c, struct sv_ctx, v.context)->pid);
+}
+int sv_fd_new(int fd); /* through the move hook */
+void sv_fd_close(int fd);
+uint64_t sv_now(void); /* ns, monotonic */
+
+/* ------------------------------------------------------------------ thread.c */
+
+int sv_thread_start(void);
+void sv_kick(struct sv_seg *seg, int kick_fd, uint32_t qp_idx);
+static inline void sv_kick_self(uint32_t qp_idx)
+{
+	sv_kick(sv_proc.seg, sv_proc.kick_fd, qp_idx);
+}
+void sv_thread_wake(void);
+/* A descriptor the thread waits for. */
+struct sv_source {
+	void (*ready)(struct sv_source *s, uint32_t events);
+	int fd;
+};
+/* Frees p when the thread has left the batch of events that may still name it. */
+void sv_retire(void *p);
+int sv_source_add(struct sv_source *s, uint32_t events);
+void sv_source_mod(struct sv_source *s, uint32_t events);
+void sv_source_del(struct sv_source *s);
+/* Called by the thread when `due` has passed, without locks; re-arming from within is allowed. */
+struct sv_timer {
+	struct sv_timer *next;
+	uint64_t due;
+	bool armed;
+	void (*fn)(struct sv_timer *t);
+};
+void sv_timer_set(struct sv_timer *t, uint64_t due);
+void sv_timer_cancel(struct sv_timer *t);
+
+/* ------------------------------------------------------------------ peer.c */
+
+enum sv_msg_type {
+	SV_M_HELLO = 1,
+	SV_M_CHAN,
+	SV_M_REQ,
+	SV_M_REP,
+	SV_M_RTU,
+	SV_M_REJ,
+	SV_M_DREQ,
+	SV_M_DREP,
+};
+
+struct sv_msg {
+	uint32_t type;
+	uint32_t a, b; /* CHAN: index; CM: receiver's id, sender's id */
+	uint32_t qpn;
+	uint32_t status;
+	uint8_t resp_res, init_depth, flow, retry, rnr, srq, priv_len, ps;
+	uint8_t priv[224];
+	struct sockaddr_storage src, dst;
+};
+
+struct sv_sock;
+
+struct sv_peer {
+	struct sv_peer *next;
+	pid_t pid;
+	int refs;
+	_Atomic int dead;
+	struct sv_sock *out; /* what we send on */
+	struct sv_sock *socks;
+	int nsocks;
+	_Atomic(struct sv_seg *) seg; /* NULL until its HELLO */
+	char *data;
+	_Atomic int kick_fd;
+	_Atomic int *chan_fd; /* [SV_MAX_CHAN], mapped on first use */
+	uint32_t *chan_gen;
+	uint8_t *chan_sent;
+	int pid_fd;
+};
+
+/* A connection to whoever listens on an abstract name. NULL and errno. The reference is the caller's. */
+struct sv_peer *sv_peer_connect(const char *name, size_t len);
+struct sv_peer *sv_peer_by_qpn(uint32_t qpn);
+void sv_peer_get(struct sv_peer *p);
+void sv_peer_put(struct sv_peer *p);
+/* fd < 0: none. The message is queued when the socket is full. */
+int sv_peer_send(struct sv_peer *p, const struct sv_msg *m, const int *fds, int nfds);
+void sv_peer_tell_chan(struct sv_peer *p, struct sv_cq *cq);
+int sv_name_listen(const char *name, size_t len, struct sv_source *s, int backlog);
+size_t sv_name_block(char *buf, size_t size, uint32_t block);
+void sv_listen_ready(struct sv_source *s, uint32_t events); /* accepts */
+
+/* ------------------------------------------------------------------ mr.c */
+
+/* Own memory, by lkey. True if [addr, addr+len) may be used that way; `va` is the address to use. */
+bool sv_lkey_ok(uint32_t lkey, uint64_t addr, uint64_t len, int access, uint32_t pd, char **va);
+/* A peer's (or our own) entry, copied and checked. */
+bool sv_rkey_get(struct sv_seg *seg, uint32_t rkey, uint64_t addr, uint64_t len, uint32_t access, uint32_t pd,
+		 struct sv_mr_ent *out);
+void *sv_arena_alloc(size_t len);
+void sv_arena_free(void *p, size_t len);
+struct ibv_mr *sv_mr_reg(struct ibv_pd *pd, void *addr, size_t len, uint64_t iova, int access);
+int sv_mr_dereg(struct ibv_mr *mr);
+/* Waits until no peer that passed its checks before this call is inside memory through this QP, or any QP of the PD. */
+bool sv_quiesce_qp(struct sv_qp *qp); /* false: the peer is stopped inside */
+void sv_quiesce_pd(struct sv_pd *pd);
+void sv_mr_reset(void); /* fork's child */
+void sv_ring_reset(void);
+int sv_mr_invalidate(uint32_t rkey, uint32_t pd);
+
+/* ------------------------------------------------------------------ verbs.c, cq.c, qp.c */
+
+struct ibv_context *sv_ctx_open(void); /* shared by rdma_cm, opened once */
+void sv_async_raise(struct sv_ctx *ctx, enum ibv_event_type type, void *element);
+/* Forgets events of this element that nobody has got, then waits for those got to be acknowledged. */
+void sv_async_forget(struct sv_ctx *ctx, void *element);
+void sv_ctx_ops(struct verbs_context *v);
+size_t sv_gid_table(struct ibv_gid_entry *out, size_t max);
+
+struct sv_sink {
+	struct ibv_wc *wc;
+	int room, used;
+};
+/* inner not held */
+void sv_cq_push(struct sv_cq *cq, const struct ibv_wc *wc, struct sv_qp *qp, uint32_t seq, bool send, bool solicited,
+		struct sv_sink *sink);
+/* An event is due if the CQ is armed. peer NULL: our own CQ. */
+void sv_cq_fire(struct sv_peer *peer, struct sv_seg *seg, struct sv_cq_ent *ent, bool solicited);
+int sv_cq_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc);
+int sv_cq_notify(struct ibv_cq *cq, int solicited);
+struct ibv_cq *sv_cq_create(struct ibv_context *c, int cqe, void *context, struct ibv_comp_channel *ch, int vec);
+struct ibv_cq_ex *sv_cq_create_ex(struct ibv_context *c, struct ibv_cq_init_attr_ex *attr);
+int sv_cq_join(struct sv_cq *cq, struct sv_qp *qp, uint32_t *slot);
+void sv_cq_leave(struct sv_cq *cq, struct sv_qp *qp, uint32_t slot); /* outer held by the caller */
+void sv_cq_purge(struct sv_cq *cq, struct sv_qp *qp);
+void sv_chan_raise_pending(void);
+void sv_cq_overrun(struct sv_cq *cq);
+
+struct ibv_qp *sv_qp_create(struct ibv_context *c, struct ibv_qp_init_attr_ex *attr);
+struct sv_qp *sv_qp_get(uint32_t idx); /* a reference, or NULL */
+struct sv_qp *sv_qp_get_num(uint32_t qpn);
+void sv_qp_put(struct sv_qp *qp);
+void sv_qp_set_err(struct sv_qp *qp); /* lock held */
+void sv_qp_peer_lost(struct sv_peer *p);
+
+/* ------------------------------------------------------------------ post.c, poll.c */
+
+int sv_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
+int sv_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+int sv_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+void sv_qp_ex_init(struct sv_qp *qp);
+void sv_send_progress(struct sv_qp *qp); /* lock held: retries blocked work requests, rings bells */
+void sv_send_done(struct sv_qp *qp, struct sv_swr *w, enum ibv_wc_status status);
+void sv_send_flush(struct sv_qp *qp);
+/* Lock held. Between begin (true) and end we may touch the peer's memory. */
+bool sv_remote_begin(struct sv_qp *qp);
+void sv_remote_end(struct sv_qp *qp);
+/* Tells the peer what has been published since the last bell. */
+void sv_doorbell(struct sv_qp *qp);
+/* Inside begin/end. False: no room for a descriptor with len bytes. Else place them at sv_payload_at() and put it. */
+bool sv_room(struct sv_qp *qp, uint32_t len);
+char *sv_payload_at(struct sv_qp *qp);
+void sv_put_desc(struct sv_qp *qp, const struct sv_desc *d);
+
+int sv_rq_init(struct sv_rq *rq, uint32_t size, uint32_t sge);
+void sv_rq_fini(struct sv_rq *rq);
+int sv_rq_put(struct sv_rq *rq, const struct ibv_recv_wr *wr, uint32_t *len);
+/* rcq->outer and qp->lock held */
+void sv_drain(struct sv_qp *qp, struct sv_sink *sink);
+void sv_answer_progress(struct sv_qp *qp);
+void sv_sg_scatter(struct ibv_sge *sg, uint32_t n, uint64_t off, const char *from, uint64_t len);
+void sv_sg_gather(struct ibv_sge *sg, uint32_t n, uint64_t off, char *to, uint64_t len);
+/* The thread: drains, answers, retries. */
+void sv_qp_service(struct sv_qp *qp);
+
+/* ------------------------------------------------------------------ cm */
+
+void sv_cm_message(struct sv_peer *p, const struct sv_msg *m);
+void sv_cm_peer_lost(struct sv_peer *p);
+void sv_cm_reset(void);
+
+/* ------------------------------------------------------------------ fault.c */
+
+enum sv_fault { SV_FAULT_CREATE_QP, SV_FAULT_REG_MR, SV_FAULT_POST, SV_FAULT_CQ };
+/* True if the call must fail. */
+bool sv_fault_hit(enum sv_fault f);
+bool sv_fault_no_device(void);
+bool sv_fault_unreachable(unsigned *ms);
+
+#endif

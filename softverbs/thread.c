@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The one background thread: sockets, timers, kicks, blocked work requests.
+ */
+#include "soft.h"
+
+#include <signal.h>
+#include <sys/epoll.h>
+
+static pthread_mutex_t timer_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct sv_timer *timers;
+static struct sv_source kick_source;
+
+struct retired {
+	struct retired *next;
+};
+
+static struct retired *graveyard;
+
+void sv_retire(void *p)
+{
+	struct retired *r = p;
+
+	pthread_mutex_lock(&timer_lock);
+	r->next = graveyard;
+	graveyard = r;
+	pthread_mutex_unlock(&timer_lock);
+}
+
+/* Thread only, between batches. What is retired during a batch of ours waits for its end. */
+static struct retired *graveyard_take(void)
+{
+	struct retired *r;
+
+	pthread_mutex_lock(&timer_lock);
+	r = graveyard;
+	graveyard = NULL;
+	pthread_mutex_unlock(&timer_lock);
+	return r;
+}
+
+static void graveyard_free(struct retired *r)
+{
+	while (r) {
+		struct retired *next = r->next;
+
+		free(r);
+		r = next;
+	}
+}
+
+int sv_source_add(struct sv_source *s, uint32_t events)
+{
+	struct epoll_event ev = {.events = events, .data.ptr = s};
+
+	return epoll_ctl(sv_proc.ep_fd, EPOLL_CTL_ADD, s->fd, &ev) ? errno : 0;
+}
+
+void sv_source_mod(struct sv_source *s, uint32_t events)
+{
+	struct epoll_event ev = {.events = events, .data.ptr = s};
+
+	epoll_ctl(sv_proc.ep_fd, EPOLL_CTL_MOD, s->fd, &ev);
+}
+
+void sv_source_del(struct sv_source *s)
+{
+	epoll_ctl(sv_proc.ep_fd, EPOLL_CTL_DEL, s->fd, NULL);
+}
+
+void sv_thread_wake(void)
+{
+	uint64_t one = 1;
+
+	if (write(sv_proc.kick_fd, &one, sizeof(one)) < 0) {
+		/* At the counter's limit it is readable already. */
+	}
+}
+
+void sv_kick(struct sv_seg *seg, int kick_fd, uint32_t qp_idx)
+{
+	uint64_t one = 1;
+	uint32_t word = qp_idx / 64;
+
+	atomic_fetch_or(&seg->kick[word], 1ull << (qp_idx % 64));
+	atomic_fetch_or(&seg->kick_top[word / 64], 1ull << (word % 64));
+	if (!atomic_exchange(&seg->kicked, 1) && write(kick_fd, &one, sizeof(one)) < 0) {
+		/* As above, or the peer has just died. */
+	}
+}
+
+/* ------------------------------------------------------------------ timers */
+
+static void timer_unlink(struct sv_timer *t)
+{
+	struct sv_timer **pp;
+
+	for (pp = &timers; *pp; pp = &(*pp)->next) {
+		if (*pp == t) {
+			*pp = t->next;
+			break;
+		}
+	}
+	t->armed = false;
+}
+
+void sv_timer_set(struct sv_timer *t, uint64_t due)
+{
+	struct sv_timer **pp;
+	bool first;
+
+	pthread_mutex_lock(&timer_lock);
+	if (t->armed)
+		timer_unlink(t);
+	t->due = due;
+	for (pp = &timers; *pp && (*pp)->due <= due; pp = &(*pp)->next)
+		;
+	t->next = *pp;
+	*pp = t;
+	t->armed = true;
+	first = timers == t;
+	pthread_mutex_unlock(&timer_lock);
+	if (first && !pthread_equal(pthread_self(), sv_proc.thread))
+		sv_thread_wake();
+}
+
+void sv_timer_cancel(struct sv_timer *t)
+{
+	pthread_mutex_lock(&timer_lock);
+	if (t->armed)
+		timer_unlink(t);
+	pthread_mutex_unlock(&timer_lock);
+}
+
+static void timers_run(void)
+{
+	uint64_t now = sv_now();
+
+	for (;;) {
+		struct sv_timer *t;
+
+		pthread_mutex_lock(&timer_lock);
+		t = timers;
+		if (!t || t->due > now) {
+			pthread_mutex_unlock(&timer_lock);
+			return;
+		}
+		timers = t->next;
+		t->armed = false;
+		pthread_mutex_unlock(&timer_lock);
+		t->fn(t);
+	}
+}
+
+static uint64_t timers_next(void)
+{
+	uint64_t due;
+
+	pthread_mutex_lock(&timer_lock);
+	due = timers ? timers->due : UINT64_MAX;
+	pthread_mutex_unlock(&timer_lock);
+	return due;
+}
+
+/* ------------------------------------------------------------------ QPs that wait for time to pass */
+
+/* Thread only. A QP on the list holds a reference. */
+static struct sv_qp *blocked;
+
+static void blocked_update(struct sv_qp *qp)
+{
+	bool wants;
+
+	pthread_mutex_lock(&qp->lock);
+	wants = qp->pend && qp->recheck != UINT64_MAX;
+	pthread_mutex_unlock(&qp->lock);
+	if (wants && !qp->on_blocked) {
+		atomic_fetch_add(&qp->refs, 1);
+		qp->next_blocked = blocked;
+		blocked = qp;
+		qp->on_blocked = true;
+	}
+}
+
+static void service_idx(uint32_t idx)
+{
+	struct sv_qp *qp = sv_qp_get(idx);
+
+	if (!qp)
+		return;
+	sv_qp_service(qp);
+	blocked_update(qp);
+	sv_qp_put(qp);
+}
+
+/* Returns when the next one is due. */
+static uint64_t blocked_run(void)
+{
+	struct sv_qp **pp = &blocked, *qp;
+	uint64_t now = sv_now(), next = UINT64_MAX;
+
+	while ((qp = *pp)) {
+		uint64_t due;
+		bool keep;
+
+		pthread_mutex_lock(&qp->lock);
+		due = qp->recheck;
+		keep = qp->pend && due != UINT64_MAX;
+		pthread_mutex_unlock(&qp->lock);
+		if (keep && due <= now) {
+			sv_qp_service(qp);
+			pthread_mutex_lock(&qp->lock);
+			due = qp->recheck;
+			keep = qp->pend && due != UINT64_MAX;
+			pthread_mutex_unlock(&qp->lock);
+		}
+		if (keep) {
+			next = sv_min(next, due);
+			pp = &qp->next_blocked;
+		} else {
+			*pp = qp->next_blocked;
+			qp->on_blocked = false;
+			sv_qp_put(qp);
+		}
+	}
+	return next;
+}
+
+/* ------------------------------------------------------------------ kicks */
+
+static void kicks_run(void)
+{
+	struct sv_seg *seg = sv_proc.seg;
+
+	atomic_store(&seg->kicked, 0);
+	if (atomic_exchange(&seg->raise, 0))
+		sv_chan_raise_pending();
+	for (uint32_t t = 0; t < SV_MAX_QP / 4096; t++) {
+		uint64_t top = atomic_load(&seg->kick_top[t]) ? atomic_exchange(&seg->kick_top[t], 0) : 0;
+
+		while (top) {
+			uint32_t word = t * 64 + (uint32_t)__builtin_ctzll(top);
+			uint64_t bits = atomic_exchange(&seg->kick[word], 0);
+
+			top &= top - 1;
+			while (bits) {
+				service_idx(word * 64 + (uint32_t)__builtin_ctzll(bits));
+				bits &= bits - 1;
+			}
+		}
+	}
+}
+
+static void kick_ready(struct sv_source *s, uint32_t events)
+{
+	uint64_t count;
+
+	if (read(s->fd, &count, sizeof(count)) < 0) {
+		/* Another wake-up's read took it. */
+	}
+	kicks_run();
+}
+
+/* ------------------------------------------------------------------ the loop */
+
+static int loop_timeout(uint64_t due)
+{
+	uint64_t now;
+
+	if (due == UINT64_MAX)
+		return -1;
+	now = sv_now();
+	if (due <= now)
+		return 0;
+	return (int)sv_min((due - now + 999999) / 1000000, 60000ull);
+}
+
+static void *loop(void *arg)
+{
+	struct epoll_event ev[64];
+	uint64_t due = UINT64_MAX;
+
+	for (;;) {
+		struct retired *dead = graveyard_take();
+		int n;
+
+		/* Nothing in the kernel's ready list or in a batch names these any more. */
+		graveyard_free(dead);
+		n = epoll_wait(sv_proc.ep_fd, ev, 64, loop_timeout(sv_min(due, timers_next())));
+
+		for (int i = 0; i < n; i++) {
+			struct sv_source *s = ev[i].data.ptr;
+
+			s->ready(s, ev[i].events);
+		}
+		timers_run();
+		due = blocked_run();
+	}
+	return NULL;
+}
+
+int sv_thread_start(void)
+{
+	sigset_t all, old;
+	int ret;
+
+	pthread_mutex_init(&timer_lock, NULL);
+	timers = NULL;
+	blocked = NULL;
+	graveyard = NULL;
+	sv_proc.ep_fd = sv_fd_new(epoll_create1(EPOLL_CLOEXEC));
+	if (sv_proc.ep_fd < 0)
+		return errno;
+	kick_source.fd = sv_proc.kick_fd;
+	kick_source.ready = kick_ready;
+	ret = sv_source_add(&kick_source, EPOLLIN);
+	if (ret)
+		return ret;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	ret = pthread_create(&sv_proc.thread, NULL, loop, NULL);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return ret;
+}
