@@ -708,7 +708,10 @@ static int sleep_once(struct vkr_epset *set, int epfd, struct epoll_event *evs, 
 		return return_ready(set, epfd, evs, n, max);
 	if (k < 0)
 		return k;
-	k = strip_markers(set, evs, k);
+	if (k) {
+		vkr_count(&vkr_stats->wakeups, 1);
+		k = strip_markers(set, evs, k);
+	}
 	if (k && set->duals)
 		k = merge_duals(set, evs, 0, k);
 	if (k)

@@ -139,6 +139,7 @@ static int sleep_on(struct waiter *w, struct pollfd *fds, nfds_t n, int64_t left
 	vkr_store(&w->asleep, false);
 	vkr_engine_sleep_end();
 	if (r > 0) {
+		vkr_count(&vkr_stats->wakeups, 1);
 		for (i = 0; i < n; i++)
 			count += fds[i].revents != 0;
 		handle_own(fds, n, all, w);

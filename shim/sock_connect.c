@@ -104,6 +104,7 @@ static void carry(struct vkr_sock *s)
 {
 	int fd = vkr_file_number(&s->file);
 	struct vkr_conn_stats *stats = vkr_stream_stats(s->stream);
+	char text[80];
 
 	if (fd >= 0) {
 		int flags = vkr_real.fcntl(fd, F_GETFL);
@@ -116,6 +117,7 @@ static void carry(struct vkr_sock *s)
 	vkr_guard_close(s->pair_app);
 	s->pair_app = -1;
 	stats->fd = fd;
+	vkr_info("connection to %s is RDMA (rule %s)", vkr_address_text((void *)&s->peer, text, sizeof(text)), s->rule);
 	vkr_store_rel(&s->state, VKR_SOCK_CARRIED);
 	vkr_items_recheck(&s->file);
 }
@@ -213,6 +215,7 @@ static int connect_begin(struct vkr_sock *s, int fd, const struct sockaddr *sa, 
 	if (r)
 		return no_attempt(s, sa, "no descriptor is left for a carried connection", r);
 	s->pair_app = vkr_guard_fd(s->pair_app);
+	vkr_guard_slot(s->pair_app, &s->pair_app);
 	memcpy(&s->peer, sa, vkr_min((size_t)len, sizeof(s->peer)));
 	r = vkr_connect_start(bound_address(fd, &local), sa, timeout_ms, s->rule, &s->stream, &why);
 	if (r) {

@@ -71,6 +71,7 @@ int vkr_pair_make(struct vkr_sock *s, int type_flags)
 		return -errno;
 	s->pair_app = sv[0];
 	s->pair_lib = vkr_guard_fd(sv[1]);
+	vkr_guard_slot(s->pair_lib, &s->pair_lib);
 	return 0;
 }
 
@@ -237,6 +238,7 @@ static int accept_rdma(struct vkr_sock *l, int listen_fd, struct vkr_stream *str
 	struct sockaddr_storage local, peer;
 	struct vkr_sock *s = vkr_sock_new(l->domain, l->type | flags, l->protocol);
 	struct vkr_file *stale;
+	char text[80];
 	int fd, r;
 
 	if (!s)
@@ -254,6 +256,8 @@ static int accept_rdma(struct vkr_sock *l, int listen_fd, struct vkr_stream *str
 	vkr_stream_stats(stream)->fd = fd;
 	vkr_count(&l->listener_stats->accepted_rdma, 1);
 	vkr_options_inherit(s, l, listen_fd);
+	vkr_info("connection from %s is RDMA (rule %s)",
+		 vkr_address_text((struct sockaddr *)&peer, text, sizeof(text)), s->rule);
 	vkr_store_rel(&s->state, VKR_SOCK_CARRIED);
 	pthread_mutex_lock(&vkr_ctl_lock);
 	stale = vkr_file_uninstall(fd);
