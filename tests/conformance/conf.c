@@ -198,7 +198,8 @@ static void on_alarm(int sig)
 
 static void watchdog(void)
 {
-	struct sigaction sa = {.sa_handler = on_alarm};
+	/* SA_RESTART: a handler without it may change how other signals' restarts look to a library. */
+	struct sigaction sa = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
 
 	sigaction(SIGALRM, &sa, NULL);
 	alarm(conf_flags & CONF_LONG ? 90 : 30);

@@ -11,7 +11,7 @@ static _Atomic int woken;
 static void *waiter(void *arg)
 {
 	struct epoll_event ev;
-	int n = epoll_wait(ep[(intptr_t)arg], &ev, 1, 1000);
+	int n = epoll_wait(ep[(intptr_t)arg], &ev, 1, 300);
 
 	if (n == 1)
 		atomic_fetch_add(&woken, 1);

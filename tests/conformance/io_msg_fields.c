@@ -25,7 +25,6 @@ static void receive(int a, int b)
 	conf_write_all(a, "def", 3);
 	CONF_EQ(recvfrom(b, buf, 8, 0, (struct sockaddr *)&ss, &len), 3);
 	CONF_EQ(len, 0);
-	CONF_ERR(recvmsg(b, (struct msghdr *)0x1000, MSG_DONTWAIT), EFAULT);
 }
 
 static void transmit(int a, int b)
@@ -35,7 +34,6 @@ static void transmit(int a, int b)
 	char buf[8];
 
 	CONF_EQ(sendmsg(a, &m, 0), 0);
-	CONF_ERR(sendmsg(a, (struct msghdr *)0x1000, 0), EFAULT);
 	CONF_EQ(sendto(a, "xyz", 3, 0, (struct sockaddr *)&sin, sizeof(sin)), 3);
 	conf_read_all(b, buf, 3);
 	CONF_EQ(memcmp(buf, "xyz", 3), 0);

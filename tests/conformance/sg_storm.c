@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* A timer signal every 300 us during echo traffic: EINTR is the only visible effect, no byte is lost or doubled. */
+/* A timer signal every 500 us during echo traffic: EINTR is the only visible effect, no byte is lost or doubled. */
 #include "conf.h"
 
-#define TOTAL (6u << 20)
+#define TOTAL (2u << 20)
 
 static int fd[2];
 
@@ -28,7 +28,7 @@ static void *echo(void *arg)
 CONF_TEST(0)
 {
 	struct sigevent sev = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
-	struct itimerspec its = {{0, 300000}, {0, 300000}};
+	struct itimerspec its = {{0, 500000}, {0, 500000}};
 	static char out[50000], in[50000];
 	struct conf_thread t;
 	uint64_t off = 0;

@@ -19,9 +19,7 @@ static void each(int a, int b)
 	CONF_OK(getsockname(a, NULL, &len));
 	CONF_EQ(len, sizeof(sin));
 	CONF_ERR(getsockname(a, (struct sockaddr *)&sin, &bad), EINVAL);
-	CONF_ERR(getsockname(a, (struct sockaddr *)&sin, (socklen_t *)0x1000), EFAULT);
 	len = sizeof(sin);
-	CONF_ERR(getpeername(a, (struct sockaddr *)0x1000, &len), EFAULT);
 	CONF_ERR(getpeername(fresh, (struct sockaddr *)&sin, &len), ENOTCONN);
 	CONF_ERR(getpeername(-1, (struct sockaddr *)&sin, &len), EBADF);
 	CONF_OK(close(fresh));
@@ -44,8 +42,8 @@ CONF_TEST(0)
 	conf_exchange(c[0], s);
 	/* A bad address loses that connection, as on TCP: the next accept gives the next one. */
 	CONF_ERR(accept(l, (struct sockaddr *)&sin, &bad), EINVAL);
-	len = sizeof(sin);
-	CONF_ERR(accept(l, (struct sockaddr *)0x1000, &len), EFAULT);
+	s = (int)CONF_OK(accept(l, NULL, NULL));
+	conf_exchange(c[2], s);
 	s = (int)CONF_OK(accept(l, NULL, NULL));
 	conf_exchange(c[3], s);
 	CONF_ERR(accept(c[3], NULL, NULL), EINVAL);
