@@ -8,7 +8,7 @@
 #   --tier quick    release build; unit tests, softverbs, conformance, a small interoperability run: some minutes
 #   --tier default  and the sanitizers, the second compiler, all interoperability topics: under 20 minutes on 2 cores
 #   --tier full     and ThreadSanitizer, long runs and large counts: about an hour
-#   --only SUITE    one suite: build, unit, softverbs, conformance, model, fault, fuzz, interop, tools, asan, tsan, clang,
+#   --only SUITE    one suite: build, unit, softverbs, conformance, model, fault, fuzz, interop, asan, tsan, clang,
 #                   or the name of an interoperability topic (values, replica, ...); may be repeated
 #   --no-install    do not install missing Debian packages first (scripts/install-deps.sh)
 #
@@ -139,7 +139,7 @@ fi
 
 rest='interop'
 if build release; then
-	for suite in unit softverbs model conformance tools fault fuzz; do
+	for suite in unit softverbs model conformance fault fuzz; do
 		if wanted $suite; then
 			run build "$suite" -L "^$suite\$" -j "$jobs"
 		fi
@@ -163,7 +163,7 @@ if build release; then
 	[ -z "$topics" ] || run build interop -R "^interop\\.(${topics#|})\\." -j 1
 fi
 
-sanitized='^(unit|softverbs|conformance|tools|fault|fuzz)$'
+sanitized='^(unit|softverbs|conformance|fault|fuzz)$'
 if [ "$tier" != quick ] && wanted asan; then
 	if build asan; then
 		export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
