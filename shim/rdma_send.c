@@ -325,7 +325,7 @@ void vkr_tx_marker(struct vkr_stream *s)
 	struct ibv_send_wr *wr;
 	struct chain c;
 
-	if (!tx->ready || !tx->unsignaled || !sq_free(s))
+	if (!tx->ready || !tx->unsignaled || queued(tx) || !sq_free(s))
 		return;
 	/* A zero-length write takes no receive at the peer. */
 	c.n = c.n_sge = 0;

@@ -469,6 +469,8 @@ static void stream_complete(struct vkr_endpoint *ep, struct ibv_wc *const *wc, i
 		if (s->n_repost && vkr_stream_post_receives(s, s->repost, s->n_repost))
 			vkr_stream_break(s, ECONNRESET);
 		vkr_tx_push(s);
+		if (s->phase == VKR_PH_DRAIN)
+			vkr_tx_marker(s); /* what the push has posted may be unsignaled again */
 	}
 	if (nospace && !s->nospace)
 		edge |= EPOLLOUT;

@@ -220,7 +220,7 @@ void vkr_tx_ring(struct vkr_stream *s, uint64_t addr, uint32_t len, uint32_t rke
 void vkr_tx_proven(struct vkr_stream *s, uint32_t mark);
 /* Every accepted byte is known to be at the peer. */
 bool vkr_tx_drained(struct vkr_stream *s);
-/* Makes the last requests' completion known, where they were posted unsignaled. */
+/* Once all is posted: makes the last requests' completion known where they were posted unsignaled. */
 void vkr_tx_marker(struct vkr_stream *s);
 void vkr_tx_release(struct vkr_stream *s); /* staging back to the pool, whatever it holds */
 bool vkr_tx_trim(struct vkr_stream *s);    /* the same if it is empty; false if it is kept */

@@ -1,0 +1,493 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Streams between two processes on softverbs, through rdma.h: bytes, ends, deaths, and that nothing is left behind. */
+#include "unit.h"
+
+#include "stream_peer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define RING 32768u
+
+static struct peer peer;
+
+static int64_t now_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000ll + ts.tv_nsec / 1000000;
+}
+
+static struct vkr_stream *order(uint32_t job, uint32_t seed, uint64_t total, uint32_t limit)
+{
+	struct peer_order o;
+
+	memset(&o, 0, sizeof(o));
+	o.job = job;
+	o.seed = seed;
+	o.total = total;
+	o.limit = limit;
+	return stream_connect(&peer.addr, &o);
+}
+
+static void expect_eof(struct vkr_stream *s)
+{
+	char c;
+
+	assert_int_equal(stream_recv_all(s, &c, 1), 0);
+}
+
+/* Until the gauge functions of both processes are back where they were. */
+static void settle(struct peer_gauges *mine, struct peer_gauges *theirs, uint64_t qps)
+{
+	int64_t end = now_ms() + 5000; /* well before any drain deadline */
+
+	do {
+		struct timespec ts = {.tv_nsec = 2000000};
+
+		peer_gauges(&peer, theirs);
+		mine->qps = vkr_load(&vkr_stats->qps);
+		mine->mrs = vkr_load(&vkr_stats->mrs);
+		mine->mr_bytes = vkr_load(&vkr_stats->mr_bytes);
+		if (mine->qps == qps && theirs->qps == qps)
+			return;
+		nanosleep(&ts, NULL);
+	} while (now_ms() < end);
+	fail_msg("queue pairs are left: %llu here, %llu there", (unsigned long long)mine->qps,
+		 (unsigned long long)theirs->qps);
+}
+
+static void nothing_left(void)
+{
+	struct peer_gauges mine, theirs;
+
+	settle(&mine, &theirs, 0);
+	assert_int_equal(mine.mrs, 0);
+	assert_int_equal(theirs.mrs, 0);
+	assert_int_equal(mine.mr_bytes, 0);
+	assert_int_equal(theirs.mr_bytes, 0);
+}
+
+/* ------------------------------------------------------------------ bytes */
+
+static void first_bytes(void **state)
+{
+	struct vkr_stream *s = order(PEER_ECHO, 0, 0, 0);
+	char buf[6];
+
+	assert_int_equal(stream_send_all(s, "hello", 6), 6);
+	assert_int_equal(stream_recv_all(s, buf, 6), 6);
+	assert_string_equal(buf, "hello");
+	assert_int_equal(vkr_stream_shutdown(s, SHUT_WR), 0);
+	expect_eof(s);
+	assert_true(vkr_load(&vkr_stream_stats(s)->immediates_out) >= 2);
+	vkr_stream_close(s, 1000);
+	nothing_left();
+}
+
+static void sizes_around_ring_ends(void **state)
+{
+	static const uint32_t sizes[] = {1,        31,     32,       RING - 33,     RING - 32,     RING - 31,
+					 RING - 1, RING,   RING + 1, 2 * RING - 33, 2 * RING - 32, 2 * RING - 31,
+					 65536,    262144, 1048575,  1048576,       1048577,       5000000};
+	size_t i;
+
+	for (i = 0; i < VKR_ARRAY_SIZE(sizes); i++) {
+		struct vkr_stream *s = order(PEER_DUPLEX, (uint32_t)i, sizes[i], 0);
+
+		assert_int_equal(stream_duplex(s, (uint32_t)i + 1, (uint32_t)i, sizes[i], 0), 0);
+		vkr_stream_close(s, 1000);
+	}
+	nothing_left();
+}
+
+static void one_way_each(void **state)
+{
+	static const uint32_t limits[] = {1, 64, 5000, 0};
+	size_t i;
+	char c;
+
+	for (i = 0; i < VKR_ARRAY_SIZE(limits); i++) {
+		uint64_t total = limits[i] == 1 ? 100000 : 8 << 20;
+		struct vkr_stream *s = order(PEER_SINK, 7, total, limits[i]);
+
+		assert_int_equal(stream_send_pattern(s, 7, total, limits[i]), 0);
+		assert_int_equal(stream_recv_all(s, &c, 1), 1);
+		vkr_stream_close(s, 1000);
+		s = order(PEER_SOURCE, 9, total, limits[i]);
+		assert_int_equal(stream_recv_pattern(s, 9, total, limits[i]), 0);
+		expect_eof(s);
+		vkr_stream_close(s, 1000);
+	}
+	nothing_left();
+}
+
+static void random_duplex(void **state)
+{
+	uint32_t seed;
+
+	for (seed = 100; seed < 112; seed++) {
+		uint32_t limit = 1u << (6 + seed % 12);
+		struct vkr_stream *s = order(PEER_DUPLEX, seed, 2 << 20, limit);
+
+		assert_int_equal(stream_duplex(s, seed + 1, seed, 2 << 20, limit), 0);
+		vkr_stream_close(s, 1000);
+	}
+	nothing_left();
+}
+
+/* ------------------------------------------------------------------ rings */
+
+static void early_refresh_hides_a_slow_reader(void **state)
+{
+	struct vkr_stream *s = order(PEER_STALL, 3, 600, 2 * RING + 1000);
+	struct vkr_conn_stats *st = vkr_stream_stats(s);
+	int64_t start = now_ms();
+	char c;
+
+	/* The peer reads nothing, yet its second buffer comes: more than a ring leaves before it wakes. */
+	assert_int_equal(stream_send_pattern(s, 3, 2 * RING + 1000, 0), 0);
+	while (vkr_load(&st->refreshes_in) == 0 && now_ms() - start < 10000)
+		vkr_engine_poll();
+	assert_true(vkr_load(&st->refreshes_in) >= 1);
+	assert_true(now_ms() - start < 500);
+	assert_int_equal(stream_recv_all(s, &c, 1), 1);
+	vkr_stream_close(s, 1000);
+	nothing_left();
+}
+
+static void rings_grow_under_pressure(void **state)
+{
+	struct vkr_stream *s = order(PEER_SINK, 5, 32 << 20, 0);
+	struct vkr_conn_stats *st = vkr_stream_stats(s);
+	char c;
+
+	assert_int_equal(stream_send_pattern(s, 5, 32 << 20, 0), 0);
+	assert_int_equal(stream_recv_all(s, &c, 1), 1);
+	/* 1,024 refreshes at the first length; some 40 with doubling to 1 MiB. */
+	assert_true(vkr_load(&st->refreshes_in) < 200);
+	assert_true(vkr_load(&st->refreshes_in) > 10);
+	vkr_stream_close(s, 1000);
+	nothing_left();
+}
+
+static void many_small_messages_stay_within_the_bound(void **state)
+{
+	struct vkr_stream *s = order(PEER_SINK, 4, 20000, 0);
+	uint32_t i;
+	char c;
+
+	/* A poll after each keeps the send queue free, so that nothing coalesces but what the bound holds back. */
+	for (i = 0; i < 20000; i++) {
+		assert_int_equal(stream_send_pattern_at(s, 4, i, 1), 0);
+		vkr_engine_poll();
+	}
+	assert_int_equal(stream_recv_all(s, &c, 1), 1);
+	assert_true(vkr_load(&vkr_stream_stats(s)->sends_out) >= 1); /* the question */
+	vkr_stream_close(s, 1000);
+	nothing_left();
+}
+
+static void idle_connection_is_small(void **state)
+{
+	struct vkr_stream *s = order(PEER_ECHO, 0, 0, 0);
+	struct vkr_conn_stats *st = vkr_stream_stats(s);
+
+	assert_true(vkr_load(&st->mem_mr) + vkr_load(&st->mem_queue) < 80 << 10);
+	assert_true(vkr_load(&st->mem_mr) >= 40 << 10);
+	vkr_stream_close(s, 1000);
+	nothing_left();
+}
+
+/* ------------------------------------------------------------------ ends */
+
+static void half_close(void **state)
+{
+	struct vkr_stream *s = order(PEER_HALF, 11, 300000, 0);
+	struct iovec iov = {(char[]){'x'}, 1};
+
+	assert_int_equal(stream_send_pattern(s, 1, 200000, 0), 0);
+	assert_int_equal(vkr_stream_shutdown(s, SHUT_WR), 0);
+	assert_int_equal(vkr_stream_send(s, &iov, 1), -EPIPE);
+	assert_int_equal(stream_recv_pattern(s, 11, 300000, 0), 0);
+	expect_eof(s);
+	assert_true(vkr_pollable_ready(vkr_stream_pollable(s)) & EPOLLHUP);
+	vkr_stream_close(s, 1000);
+	nothing_left();
+}
+
+static void peer_closes_first(void **state)
+{
+	struct vkr_stream *s = order(PEER_SOURCE, 2, 100, 0);
+	struct iovec iov = {(char[]){'x'}, 1};
+	uint32_t ready;
+
+	stream_wait(s, EPOLLRDHUP);
+	assert_int_equal(vkr_stream_inq(s), 100);
+	assert_int_equal(stream_recv_pattern(s, 2, 100, 0), 0);
+	expect_eof(s);
+	ready = vkr_pollable_ready(vkr_stream_pollable(s));
+	assert_int_equal(ready, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+	/* Once the peer is gone, not only half closed, TCP takes one more send and learns. */
+	nothing_left();
+	assert_int_equal(vkr_stream_send(s, &iov, 1), 1);
+	ready = vkr_pollable_ready(vkr_stream_pollable(s));
+	assert_int_equal(ready, EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLRDHUP);
+	assert_int_equal(vkr_stream_take_error(s), EPIPE);
+	assert_int_equal(vkr_stream_take_error(s), 0);
+	assert_int_equal(vkr_stream_send(s, &iov, 1), -EPIPE);
+	expect_eof(s);
+	vkr_stream_close(s, 1000);
+}
+
+static void peer_closes_with_unread_bytes(void **state)
+{
+	struct vkr_stream *s = order(PEER_UNREAD, 0, 0, 0);
+	struct iovec iov = {(char[]){'x'}, 1};
+	uint32_t ready;
+
+	assert_int_equal(stream_send_all(s, "x", 1), 1);
+	stream_wait(s, EPOLLHUP);
+	ready = vkr_pollable_ready(vkr_stream_pollable(s));
+	assert_int_equal(ready, EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLRDHUP);
+	assert_int_equal(vkr_stream_recv(s, &iov, 1, false), -ECONNRESET);
+	assert_int_equal(vkr_stream_recv(s, &iov, 1, false), 0);
+	assert_int_equal(vkr_stream_send(s, &iov, 1), -EPIPE);
+	assert_int_equal(vkr_stream_shutdown(s, SHUT_WR), -ENOTCONN);
+	vkr_stream_close(s, 1000);
+	nothing_left();
+}
+
+static void close_drains_what_was_accepted(void **state)
+{
+	struct vkr_stream *s = order(PEER_STALL, 6, 200, 200000);
+	struct peer_gauges mine, theirs;
+
+	/* The peer stalls; ours is closed with most bytes still in staging, and the peer's SINK checks each. It would
+	 * abort, and take the server with it, if one were missing. */
+	assert_int_equal(stream_send_pattern(s, 6, 200000, 0), 0);
+	vkr_stream_close(s, 10000);
+	settle(&mine, &theirs, 0);
+	assert_int_equal(waitpid(peer.pid, NULL, WNOHANG), 0);
+}
+
+static void linger_zero_resets(void **state)
+{
+	struct vkr_stream *s = order(PEER_ECHO, 0, 0, 0);
+
+	assert_int_equal(stream_send_all(s, "abc", 3), 3);
+	vkr_stream_close(s, 0);
+	nothing_left();
+}
+
+static void both_close_at_once(void **state)
+{
+	int i;
+
+	for (i = 0; i < 50; i++) {
+		struct vkr_stream *s = order(PEER_SOURCE, 1, 0, 0);
+
+		vkr_stream_close(s, 1000);
+	}
+	nothing_left();
+}
+
+/* ------------------------------------------------------------------ connecting */
+
+static void nobody_listens(void **state)
+{
+	struct sockaddr_in nowhere = peer.addr;
+	const char *reason = "";
+	struct vkr_stream *s;
+
+	nowhere.sin_port = htons(1);
+	assert_int_equal(stream_try(&nowhere, 2000, &s, &reason), -ECONNREFUSED);
+	assert_non_null(strstr(reason, "127.0.0.1:1"));
+	assert_int_equal(vkr_pollable_ready(vkr_stream_pollable(s)), 0);
+	vkr_stream_close(s, 0);
+}
+
+static void closed_while_connecting(void **state)
+{
+	const char *reason;
+	struct vkr_stream *s;
+	int i;
+
+	for (i = 0; i < 100; i++) {
+		assert_int_equal(vkr_connect_start(NULL, (struct sockaddr *)&peer.addr, 2000, "t", &s, &reason), 0);
+		vkr_stream_close(s, 0);
+	}
+	nothing_left();
+}
+
+static void a_thousand_connects(void **state)
+{
+	int i;
+
+	for (i = 0; i < 1000; i++) {
+		struct vkr_stream *s = order(PEER_ECHO, 0, 0, 0);
+		char c = (char)i, d;
+
+		assert_int_equal(stream_send_all(s, &c, 1), 1);
+		assert_int_equal(stream_recv_all(s, &d, 1), 1);
+		assert_int_equal(c, d);
+		vkr_stream_close(s, 1000);
+	}
+	nothing_left();
+}
+
+static void many_at_once(void **state)
+{
+	struct vkr_stream *s[200];
+	size_t i;
+	char d;
+
+	for (i = 0; i < VKR_ARRAY_SIZE(s); i++)
+		s[i] = order(PEER_ECHO, 0, 0, 0);
+	for (i = 0; i < VKR_ARRAY_SIZE(s); i++)
+		assert_int_equal(stream_send_all(s[i], &(char){(char)i}, 1), 1);
+	for (i = 0; i < VKR_ARRAY_SIZE(s); i++) {
+		assert_int_equal(stream_recv_all(s[i], &d, 1), 1);
+		assert_int_equal(d, (char)i);
+		vkr_stream_close(s[i], 1000);
+	}
+	nothing_left();
+}
+
+/* ------------------------------------------------------------------ threads */
+
+static void *thread_main(void *arg)
+{
+	uint32_t seed = (uint32_t)(uintptr_t)arg;
+	int i;
+
+	for (i = 0; i < 20; i++) {
+		struct vkr_stream *s = order(PEER_DUPLEX, seed, 300000, 20000);
+		int ret = stream_duplex(s, seed + 1, seed, 300000, 20000);
+
+		vkr_stream_close(s, 1000);
+		if (ret)
+			return (void *)(intptr_t)ret;
+	}
+	return NULL;
+}
+
+static void threads(void **state)
+{
+	pthread_t t[6];
+	void *ret;
+	size_t i;
+
+	for (i = 0; i < VKR_ARRAY_SIZE(t); i++)
+		assert_int_equal(pthread_create(&t[i], NULL, thread_main, (void *)(200 + 10 * i)), 0);
+	for (i = 0; i < VKR_ARRAY_SIZE(t); i++) {
+		assert_int_equal(pthread_join(t[i], &ret), 0);
+		assert_null(ret);
+	}
+	nothing_left();
+}
+
+/* ------------------------------------------------------------------ idle, death */
+
+static void idle_costs_no_cpu(void **state)
+{
+	struct vkr_stream *s[50];
+	struct timespec a, b, ts = {.tv_sec = 1};
+	int64_t used;
+	size_t i;
+
+	for (i = 0; i < VKR_ARRAY_SIZE(s); i++)
+		s[i] = order(PEER_ECHO, 0, 0, 0);
+	/* Let the ticks end, then measure a second of nothing. */
+	nanosleep(&ts, NULL);
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
+	assert_false(pollable_wait(vkr_stream_pollable(s[0]), EPOLLIN, 2000));
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
+	used = (b.tv_sec - a.tv_sec) * 1000000 + (b.tv_nsec - a.tv_nsec) / 1000;
+	print_message("2 s idle: %lld us of CPU\n", (long long)used);
+	assert_true(used < 20000);
+	for (i = 0; i < VKR_ARRAY_SIZE(s); i++)
+		vkr_stream_close(s[i], 1000);
+	nothing_left();
+}
+
+static void peer_killed(void **state)
+{
+	struct vkr_stream *idle = order(PEER_ECHO, 0, 0, 0), *s;
+	int64_t start = now_ms();
+	char c;
+
+	s = order(PEER_DIE, 0, 0, 0);
+	assert_true(stream_recv_all(s, &c, 1) <= 0);
+	assert_true(stream_recv_all(idle, &c, 1) <= 0);
+	assert_true(now_ms() - start < 5000);
+	vkr_stream_close(s, 1000);
+	vkr_stream_close(idle, 1000);
+	start = now_ms();
+	while (vkr_load(&vkr_stats->qps) && now_ms() - start < 5000) {
+		struct timespec ts = {.tv_nsec = 1000000};
+
+		nanosleep(&ts, NULL);
+	}
+	assert_int_equal(vkr_load(&vkr_stats->qps), 0);
+	assert_int_equal(vkr_load(&vkr_stats->mrs), 0);
+	waitpid(peer.pid, NULL, 0);
+}
+
+static void flush_at_exit(void **state)
+{
+	struct vkr_stream *s;
+	char c;
+
+	peer_start(&peer);
+	s = order(PEER_SINK, 8, 150000, 0);
+	assert_int_equal(stream_send_pattern(s, 8, 150000, 0), 0);
+	vkr_engine_flush(2000);
+	assert_int_equal(vkr_load(&vkr_stats->qps), 0);
+	/* The peer has had every byte: its answer may have come before the end. */
+	assert_true(stream_recv_all(s, &c, 1) >= 0);
+	expect_eof(s);
+	vkr_stream_close(s, 0);
+	peer_stop(&peer);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(first_bytes),
+	    cmocka_unit_test(sizes_around_ring_ends),
+	    cmocka_unit_test(one_way_each),
+	    cmocka_unit_test(random_duplex),
+	    cmocka_unit_test(early_refresh_hides_a_slow_reader),
+	    cmocka_unit_test(rings_grow_under_pressure),
+	    cmocka_unit_test(many_small_messages_stay_within_the_bound),
+	    cmocka_unit_test(idle_connection_is_small),
+	    cmocka_unit_test(half_close),
+	    cmocka_unit_test(peer_closes_first),
+	    cmocka_unit_test(peer_closes_with_unread_bytes),
+	    cmocka_unit_test(close_drains_what_was_accepted),
+	    cmocka_unit_test(linger_zero_resets),
+	    cmocka_unit_test(both_close_at_once),
+	    cmocka_unit_test(nobody_listens),
+	    cmocka_unit_test(closed_while_connecting),
+	    cmocka_unit_test(a_thousand_connects),
+	    cmocka_unit_test(many_at_once),
+	    cmocka_unit_test(threads),
+	    cmocka_unit_test(idle_costs_no_cpu),
+	    cmocka_unit_test(peer_killed),
+	    cmocka_unit_test(flush_at_exit),
+	};
+
+	peer_start(&peer);
+	stream_engine();
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
