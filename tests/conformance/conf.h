@@ -59,6 +59,9 @@
 #define CONF_PATIENCE_MS 8000
 #define CONF_QUIET_MS    40 /* how long "nothing more happens" is watched */
 
+/* The kernel keeps socket timeouts in jiffies, counted from the last tick: they may end up to one early. */
+#define CONF_JIFFY_NS 10000000
+
 #define CONF_ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 
 extern const unsigned conf_flags;

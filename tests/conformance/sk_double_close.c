@@ -1,28 +1,42 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* An error path that closes twice while another thread opens: the second close is EBADF or hits the other's number,
- * exactly as in the kernel; the stream is closed once and everything else stays sound. */
+/* An error path that closes twice: EBADF, or, where another has opened meanwhile, that one's number, as in the kernel. Two
+ * threads that close one number at the same time: exactly one succeeds, and the stream ends once. */
 #include "conf.h"
 
 #define ROUNDS 200
 
-static _Atomic bool stop;
+static pthread_barrier_t barrier;
+static int victim;
+static bool stop;
 
-static void *opener(void *arg)
+static void *closer(void *arg)
 {
-	(void)arg;
-	while (!atomic_load(&stop)) {
-		int fd = open("/dev/null", O_RDWR);
+	_Atomic int *closed = arg;
 
-		if (fd >= 0)
-			close(fd);
+	for (;;) {
+		pthread_barrier_wait(&barrier);
+		if (stop)
+			return NULL;
+		if (close(victim) == 0)
+			atomic_fetch_add(closed, 1);
+		else
+			CONF_EQ(errno, EBADF);
+		pthread_barrier_wait(&barrier);
 	}
-	return NULL;
 }
 
 static void each(int a, int b)
 {
+	int other;
+
 	CONF_OK(close(a));
 	CONF_ERR(close(a), EBADF);
+	other = (int)CONF_OK(open("/dev/null", O_RDWR));
+	if (other != a) {
+		CONF_EQ(dup2(other, a), a);
+		CONF_OK(close(other));
+	}
+	CONF_OK(close(a));
 	CONF_ERR(close(a), EBADF);
 	conf_read_eof(b);
 	CONF_OK(close(b));
@@ -32,23 +46,29 @@ static void each(int a, int b)
 
 CONF_TEST(0)
 {
-	struct conf_thread t;
-	int fd[2], l = conf_listener(AF_INET, 8);
+	struct conf_thread t[2];
+	_Atomic int closed = 0;
+	int fd[2];
 
 	conf_each_role(each);
-	conf_thread_start(&t, opener, NULL);
+	CONF_EQ(pthread_barrier_init(&barrier, NULL, 3), 0);
+	for (int i = 0; i < 2; i++)
+		conf_thread_start(&t[i], closer, &closed);
 	for (int i = 0; i < ROUNDS; i++) {
-		fd[0] = conf_dial(l);
-		fd[1] = (int)CONF_OK(accept(l, NULL, NULL));
+		conf_pair(fd);
 		conf_write_all(fd[0], "x", 1);
-		CONF_OK(close(fd[0]));
-		close(fd[0]);
+		victim = fd[0];
+		pthread_barrier_wait(&barrier);
+		pthread_barrier_wait(&barrier);
+		CONF_EQ(closed, i + 1);
 		conf_drain(fd[1], 1);
 		conf_read_eof(fd[1]);
 		CONF_OK(close(fd[1]));
 	}
-	atomic_store(&stop, true);
-	conf_thread_join(&t);
+	stop = true;
+	pthread_barrier_wait(&barrier);
+	for (int i = 0; i < 2; i++)
+		conf_thread_join(&t[i]);
 	conf_pair(fd);
 	conf_exchange(fd[0], fd[1]);
 }
