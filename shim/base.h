@@ -24,6 +24,18 @@
 #define vkr_min(a, b) ((a) < (b) ? (a) : (b))
 #define vkr_max(a, b) ((a) > (b) ? (a) : (b))
 
+/* Runs at the end of the scope, and when a cancelled thread unwinds through it (-fexceptions). */
+#define VKR_CLEANUP(fn) __attribute__((cleanup(fn)))
+
+/* What is surely no address of the application's: the kernel answers EFAULT, we must not touch it. Pages that are merely not
+ * mapped cannot be told without a system call; they fault as in memcpy(). */
+static inline bool vkr_bad_pointer(const void *p, size_t n)
+{
+	uintptr_t a = (uintptr_t)p;
+
+	return n && (a < 65536 || a + n < a || a + n > (1ull << 47));
+}
+
 /* Relaxed and ordered accesses by short names; the word is always naturally aligned. */
 #define vkr_load(p)         atomic_load_explicit((p), memory_order_relaxed)
 #define vkr_load_acq(p)     atomic_load_explicit((p), memory_order_acquire)

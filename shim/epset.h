@@ -19,6 +19,7 @@ struct vkr_epset {
 	_Atomic bool mixed; /* holds something the kernel knows nothing of */
 	bool signaled;      /* the eventfd was written and not read yet; under lock */
 	int sleepers;       /* under lock */
+	_Atomic int in_kernel; /* threads that sleep in the kernel's wait alone: the set was not mixed */
 	int n_inner;        /* sets among the duals */
 	int efd;            /* guarded */
 	unsigned engine_generation;
@@ -74,6 +75,8 @@ void vkr_items_recheck(struct vkr_file *f);
  * NULL. kernel_fd >= 0 is also waited for, for kernel_events. A wait without a deadline goes on after handlers with
  * SA_RESTART. */
 int vkr_wait(struct vkr_pollable *p, uint32_t want, int64_t deadline, int kernel_fd, short kernel_events);
+/* The same for more bytes than n, the end, or an error. */
+int vkr_wait_more(struct vkr_stream *s, size_t n, int64_t deadline);
 /* The same for the end of a connect attempt, whichever way it goes. */
 int vkr_wait_connect(struct vkr_stream *s, int64_t deadline);
 void vkr_wait_forked(void);

@@ -47,6 +47,13 @@ static inline bool vkr_file_inherited(const struct vkr_file *f)
 	return f->generation != vkr_fork_generation;
 }
 
+/* For VKR_CLEANUP. */
+static inline void vkr_file_putp(struct vkr_file **f)
+{
+	if (*f)
+		vkr_file_put(*f);
+}
+
 /* The same, of one kind only: a file of another kind is NULL. */
 struct vkr_sock *vkr_sock_get(int fd);
 struct vkr_epset *vkr_epset_get(int fd);

@@ -239,17 +239,34 @@ static int strip_markers(struct vkr_epset *set, struct epoll_event *evs, int n)
  * A set inside this one is readable in the kernel's eyes also when only a marker of ours is: look again once the
  * markers have been dealt with.
  */
-bool vkr_epset_ready(struct vkr_epset *inner)
-{
-	struct pollfd p = {.events = POLLIN};
+#define INNER_MAX 8 /* as deep as the kernel nests is 4; wide sets of sets are looked at in part, and reported */
 
-	if (!vkr_load(&inner->mixed) || vkr_epset_peek(inner))
+bool vkr_epset_ready(struct vkr_epset *set)
+{
+	struct vkr_epset *inner[INNER_MAX];
+	struct pollfd p = {.events = POLLIN};
+	struct vkr_item *it;
+	bool any = false;
+	int n = 0, i;
+
+	if (!vkr_load(&set->mixed) || vkr_epset_peek(set))
 		return true;
-	efd_drain(inner);
+	efd_drain(set);
 	pthread_mutex_lock(&vkr_ctl_lock);
-	p.fd = vkr_file_number(&inner->file);
+	p.fd = vkr_file_number(&set->file);
+	DL_FOREACH2(set->duals, it, next)
+	{
+		if (it->file->kind != VKR_KIND_EPOLL || n == INNER_MAX)
+			continue;
+		inner[n++] = (struct vkr_epset *)it->file;
+		vkr_file_hold(it->file);
+	}
 	pthread_mutex_unlock(&vkr_ctl_lock);
-	return p.fd < 0 || vkr_real.poll(&p, 1, 0) > 0;
+	for (i = 0; i < n; i++) {
+		any |= vkr_epset_ready(inner[i]); /* which also puts its markers to rest */
+		vkr_file_put(&inner[i]->file);
+	}
+	return any || p.fd < 0 || vkr_real.poll(&p, 1, 0) > 0;
 }
 
 static bool event_stands(struct vkr_epset *set, const struct epoll_event *ev)
@@ -345,8 +362,9 @@ static int make_mixed(struct vkr_epset *set, int epfd)
 		return -err;
 	}
 	register_engine_fds(set, epfd);
-	vkr_store_rel(&set->mixed, true);
-	efd_write(set); /* a thread may be asleep in the kernel's wait, not knowing */
+	atomic_store(&set->mixed, true);
+	if (atomic_load(&set->in_kernel))
+		efd_write(set); /* asleep, and knowing nothing of us */
 	/* The sets that hold this one must look into it from now on. */
 	DL_FOREACH2(set->file.items, it, file_next)
 	if (make_mixed(it->set, vkr_file_number(&it->set->file)) == 0)
@@ -515,7 +533,7 @@ void vkr_epset_destroy(struct vkr_epset *set)
 
 static int ctl_check(int op, const struct vkr_item *it, const struct epoll_event *ev)
 {
-	if (op != EPOLL_CTL_DEL && !ev)
+	if (op != EPOLL_CTL_DEL && vkr_bad_pointer(ev, sizeof(*ev)))
 		return -EFAULT;
 	switch (op) {
 	case EPOLL_CTL_ADD:
@@ -687,7 +705,17 @@ static int look(struct vkr_epset *set, int epfd, struct epoll_event *evs, int ma
 	return k + n;
 }
 
-/* Sleeps once. > 0 events; 0 nothing yet; -errno. */
+static void sleep_done(struct vkr_epset **asleep)
+{
+	struct vkr_epset *set = *asleep;
+
+	vkr_engine_sleep_end();
+	pthread_mutex_lock(&set->lock);
+	set->sleepers--;
+	pthread_mutex_unlock(&set->lock);
+}
+
+/* Sleeps once. > 0 events, of either kind; 0 nothing yet; -errno. */
 static int sleep_once(struct vkr_epset *set, int epfd, struct epoll_event *evs, int max, int64_t left,
 		      const sigset_t *mask)
 {
@@ -698,25 +726,26 @@ static int sleep_once(struct vkr_epset *set, int epfd, struct epoll_event *evs, 
 	pthread_mutex_lock(&set->lock);
 	set->sleepers++;
 	pthread_mutex_unlock(&set->lock);
-	n = collect(set, evs, max);
-	k = n ? 0 : real_epoll_wait(epfd, evs, max, left, mask);
-	vkr_engine_sleep_end();
-	pthread_mutex_lock(&set->lock);
-	set->sleepers--;
-	pthread_mutex_unlock(&set->lock);
+	{
+		VKR_CLEANUP(sleep_done) struct vkr_epset *asleep = set;
+
+		n = collect(set, evs, max);
+		k = n ? 0 : real_epoll_wait(epfd, evs, max, left, mask);
+		(void)asleep;
+	}
 	if (n)
 		return return_ready(set, epfd, evs, n, max);
-	if (k < 0)
+	if (k <= 0)
 		return k;
-	if (k) {
-		vkr_count(&vkr_stats->wakeups, 1);
-		k = strip_markers(set, evs, k);
-	}
+	vkr_count(&vkr_stats->wakeups, 1);
+	k = strip_markers(set, evs, k);
 	if (k && set->duals)
 		k = merge_duals(set, evs, 0, k);
-	if (k)
-		vkr_store(&set->kernel_at, vkr_now_ns());
-	return k;
+	if (!k)
+		return 0;
+	vkr_store(&set->kernel_at, vkr_now_ns());
+	/* Ours may have come with the same wake-up. */
+	return k < max ? k + collect(set, evs + k, max - k) : k;
 }
 
 static int64_t time_left(int64_t deadline)
@@ -728,7 +757,7 @@ static int mixed_wait(struct vkr_epset *set, int epfd, struct epoll_event *evs, 
 		      const sigset_t *mask)
 {
 	int64_t left;
-	int n, k;
+	int n;
 
 	for (;;) {
 		if (vkr_unlikely(set->engine_generation != vkr_engine_generation())) {
@@ -751,51 +780,62 @@ static int mixed_wait(struct vkr_epset *set, int epfd, struct epoll_event *evs, 
 			return n ? n : collect(set, evs, max);
 		}
 		n = sleep_once(set, epfd, evs, max, left, mask);
-		if (n < 0)
+		if (n)
 			return n;
-		if (n) { /* the kernel's; ours may have come with the same wake-up */
-			if (n < max) {
-				k = collect(set, evs + n, max - n);
-				n += k;
-			}
-			return n;
-		}
 	}
+}
+
+static void kernel_wait_done(struct vkr_epset **set)
+{
+	atomic_fetch_sub(&(*set)->in_kernel, 1);
+}
+
+/* Nothing of ours is in the set. It may become mixed while we sleep: the eventfd ends the kernel's wait then. */
+static int plain_wait(struct vkr_epset *set, int epfd, struct epoll_event *evs, int max, int64_t deadline,
+		      const sigset_t *mask)
+{
+	VKR_CLEANUP(kernel_wait_done) struct vkr_epset *waits = set;
+	int r;
+
+	atomic_fetch_add(&waits->in_kernel, 1);
+	if (atomic_load(&set->mixed))
+		return 0;
+	r = real_epoll_wait(epfd, evs, max, time_left(deadline), mask);
+	if (r > 0 && vkr_unlikely(vkr_load_acq(&set->mixed)))
+		r = strip_markers(set, evs, r);
+	return r;
+}
+
+static bool bad_wait(const struct epoll_event *evs, int max, const struct timespec *timeout)
+{
+	return max <= 0 || max > INT32_MAX / (int)sizeof(*evs) ||
+	       (timeout && (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec > 999999999));
 }
 
 int vkr_epoll_wait(int epfd, struct epoll_event *evs, int max, const struct timespec *timeout, const sigset_t *mask)
 {
+	VKR_CLEANUP(vkr_file_putp) struct vkr_file *f = NULL;
 	struct vkr_epset *set;
 	int64_t deadline = -1;
 	int r;
 
-	if (vkr_load(vkr_alive) == 0)
-		vkr_fork_check_slow();
+	vkr_fork_check();
 	set = vkr_epset_get(epfd);
 	if (!set)
 		return VKR_PASS;
-	if (max <= 0 || !evs || vkr_file_inherited(&set->file) ||
-	    (timeout && (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec > 999999999))) {
-		vkr_file_put(&set->file);
+	f = &set->file;
+	if (bad_wait(evs, max, timeout) || vkr_file_inherited(f))
 		return VKR_PASS;
-	}
-	if (timeout)
-		deadline = timeout->tv_sec > 1000000000
-			       ? -1
-			       : vkr_now_ns() + timeout->tv_sec * 1000000000ll + timeout->tv_nsec;
+	if (vkr_bad_pointer(evs, (size_t)max * sizeof(*evs)))
+		return -EFAULT;
 	if (timeout && !timeout->tv_sec && !timeout->tv_nsec)
 		deadline = 0;
-	if (vkr_load_acq(&set->mixed)) {
-		r = mixed_wait(set, epfd, evs, max, deadline, mask);
-	} else {
-		/* It may become mixed while we sleep: the eventfd's marker ends the kernel's wait then. */
-		r = real_epoll_wait(epfd, evs, max, time_left(deadline), mask);
-		if (r > 0 && vkr_unlikely(vkr_load_acq(&set->mixed))) {
-			r = strip_markers(set, evs, r);
-			if (!r)
-				r = mixed_wait(set, epfd, evs, max, deadline, mask);
-		}
+	else if (timeout && timeout->tv_sec < 1000000000)
+		deadline = vkr_now_ns() + timeout->tv_sec * 1000000000ll + timeout->tv_nsec;
+	if (!vkr_load_acq(&set->mixed)) {
+		r = plain_wait(set, epfd, evs, max, deadline, mask);
+		if (r || !vkr_load_acq(&set->mixed))
+			return r;
 	}
-	vkr_file_put(&set->file);
-	return r;
+	return mixed_wait(set, epfd, evs, max, deadline, mask);
 }

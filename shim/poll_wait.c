@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 struct waiter {
@@ -121,23 +122,35 @@ static void handle_own(struct pollfd *fds, nfds_t from, nfds_t to, struct waiter
  * ppoll over the caller's n descriptors and ours, unless ready(arg) turns true at the last look. Returns what ppoll
  * returned for the caller's descriptors, or -errno. left in ns, negative: for ever.
  */
-static int sleep_on(struct waiter *w, struct pollfd *fds, nfds_t n, int64_t left, const sigset_t *mask,
-		    bool (*ready)(void *arg), void *arg)
+static void sleep_over(struct waiter **w)
+{
+	vkr_store(&(*w)->asleep, false);
+	vkr_engine_sleep_end();
+}
+
+static int sleep_kernel(struct waiter *w, struct pollfd *fds, nfds_t n, nfds_t *all, int64_t left, const sigset_t *mask,
+			bool (*ready)(void *arg), void *arg)
 {
 	struct timespec ts = {left / 1000000000, left % 1000000000};
-	nfds_t all, i;
-	int r = 0, count = 0;
+	VKR_CLEANUP(sleep_over) struct waiter *asleep = w;
+	int r;
 
 	vkr_engine_sleep_begin();
 	vkr_store(&w->asleep, true);
 	atomic_thread_fence(memory_order_seq_cst);
-	all = add_own(fds, n, w);
-	if (!ready(arg)) {
-		r = vkr_real.ppoll(fds, all, left < 0 ? NULL : &ts, mask);
-		r = r < 0 ? -errno : r;
-	}
-	vkr_store(&w->asleep, false);
-	vkr_engine_sleep_end();
+	*all = add_own(fds, n, w);
+	if (ready(arg))
+		return 0;
+	r = vkr_real.ppoll(fds, *all, left < 0 ? NULL : &ts, mask);
+	return r < 0 ? -errno : r;
+}
+
+static int sleep_on(struct waiter *w, struct pollfd *fds, nfds_t n, int64_t left, const sigset_t *mask,
+		    bool (*ready)(void *arg), void *arg)
+{
+	nfds_t all, i;
+	int r = sleep_kernel(w, fds, n, &all, left, mask, ready, arg), count = 0;
+
 	if (r > 0) {
 		vkr_count(&vkr_stats->wakeups, 1);
 		for (i = 0; i < n; i++)
@@ -187,6 +200,8 @@ struct one {
 	struct vkr_pollable *p;
 	uint32_t want;
 	struct vkr_stream *connecting;
+	struct vkr_stream *more; /* IN counts only with more bytes than inq */
+	size_t inq;
 };
 
 static bool one_ready(void *arg)
@@ -195,47 +210,55 @@ static bool one_ready(void *arg)
 
 	if (o->connecting && vkr_stream_state(o->connecting) != VKR_STREAM_CONNECTING)
 		return true;
+	if (o->more && vkr_stream_inq(o->more) > o->inq)
+		return true;
 	return o->p && vkr_ready_bits(vkr_pollable_ready(o->p)) & o->want;
+}
+
+struct one_watch {
+	struct wait_watch ww;
+	struct vkr_pollable *p;
+	struct waiter *w;
+};
+
+static void one_done(struct one_watch *ow)
+{
+	if (ow->p)
+		vkr_watch_del(ow->p, &ow->ww.watch);
+	if (ow->w)
+		waiter_put(ow->w);
 }
 
 static int wait_one(struct one *o, int64_t deadline, int kernel_fd, short kernel_events)
 {
 	struct pollfd fds[VKR_MAX_DEVICES + 2];
-	struct wait_watch ww;
-	struct waiter *w;
+	VKR_CLEANUP(one_done) struct one_watch ow = {.p = NULL};
 	int64_t left;
 	int r;
 
 	vkr_engine_poll();
 	if (one_ready(o))
 		return 0;
-	w = waiter_get();
-	if (!w)
+	ow.w = waiter_get();
+	if (!ow.w)
 		return -ENOMEM;
 	if (o->p)
-		watch_start(&ww, o->p, w, o->want);
+		watch_start(&ow.ww, o->p, ow.w, o->want | (o->more ? EPOLLIN : 0));
+	ow.p = o->p;
 	for (;;) {
 		vkr_engine_poll();
-		r = 0;
 		if (one_ready(o))
-			break;
+			return 0;
 		left = deadline ? left_until(deadline) : -1;
-		r = -EAGAIN;
 		if (!left)
-			break;
+			return -EAGAIN;
 		fds[0] = (struct pollfd){.fd = kernel_fd, .events = kernel_events};
-		r = sleep_on(w, fds, 1, left, NULL, one_ready, o);
-		if (r > 0) {
-			r = 0;
-			break;
-		}
+		r = sleep_on(ow.w, fds, 1, left, NULL, one_ready, o);
+		if (r > 0)
+			return 0;
 		if (r < 0 && !(r == -EINTR && !deadline && restarts()))
-			break;
+			return r;
 	}
-	if (o->p)
-		vkr_watch_del(o->p, &ww.watch);
-	waiter_put(w);
-	return r;
 }
 
 int vkr_wait(struct vkr_pollable *p, uint32_t want, int64_t deadline, int kernel_fd, short kernel_events)
@@ -243,6 +266,13 @@ int vkr_wait(struct vkr_pollable *p, uint32_t want, int64_t deadline, int kernel
 	struct one o = {.p = p, .want = want};
 
 	return wait_one(&o, deadline, kernel_fd, kernel_events);
+}
+
+int vkr_wait_more(struct vkr_stream *s, size_t n, int64_t deadline)
+{
+	struct one o = {.p = vkr_stream_pollable(s), .want = EPOLLRDHUP | EPOLLERR | EPOLLHUP, .more = s, .inq = n};
+
+	return wait_one(&o, deadline, -1, 0);
 }
 
 int vkr_wait_connect(struct vkr_stream *s, int64_t deadline)
@@ -265,7 +295,8 @@ struct poll_call {
 	struct pollfd *fds, *kernel; /* the caller's; our copy for the kernel, with room for our own behind it */
 	nfds_t n;
 	struct poll_entry *entries;
-	nfds_t n_entries, n_kernel;
+	nfds_t n_entries;
+	struct waiter *waiter;
 };
 
 static bool is_user(struct vkr_file *f)
@@ -308,7 +339,6 @@ static void call_setup(struct poll_call *c, nfds_t max_entries)
 		}
 		if (f)
 			vkr_file_put(f);
-		c->n_kernel += c->fds[i].fd >= 0;
 	}
 }
 
@@ -362,49 +392,38 @@ static int call_result(struct poll_call *c)
 	return count;
 }
 
-static void watch_all(struct poll_call *c, struct waiter *w)
+static int watch_all(struct poll_call *c)
 {
 	struct poll_entry *e;
 	nfds_t i;
 
+	c->waiter = waiter_get();
+	if (!c->waiter)
+		return -ENOMEM;
 	for (i = 0; i < c->n_entries; i++) {
 		e = &c->entries[i];
 		e->watched = vkr_file_pollable(e->file);
 		if (e->watched)
-			watch_start(&e->ww, e->watched, w, (uint32_t)(uint16_t)c->fds[e->index].events);
+			watch_start(&e->ww, e->watched, c->waiter, (uint32_t)(uint16_t)c->fds[e->index].events);
 	}
-}
-
-static void unwatch_all(struct poll_call *c)
-{
-	nfds_t i;
-
-	for (i = 0; i < c->n_entries; i++)
-		if (c->entries[i].watched)
-			vkr_watch_del(c->entries[i].watched, &c->entries[i].ww.watch);
+	return 0;
 }
 
 static int call_sleep(struct poll_call *c, int64_t deadline, const sigset_t *mask)
 {
-	struct waiter *w = waiter_get();
 	int64_t left;
-	int r;
+	int r = watch_all(c);
 
-	if (!w)
-		return -ENOMEM;
-	watch_all(c, w);
-	for (;;) {
+	while (!r) {
 		left = left_until(deadline);
-		r = sleep_on(w, c->kernel, c->n, left, mask, call_ready, c);
+		r = sleep_on(c->waiter, c->kernel, c->n, left, mask, call_ready, c);
 		if (r < 0)
 			break;
 		vkr_engine_poll();
 		r = call_result(c);
-		if (r || !left)
+		if (!left)
 			break;
 	}
-	unwatch_all(c);
-	waiter_put(w);
 	return r;
 }
 
@@ -427,34 +446,51 @@ static int call_run(struct poll_call *c, int64_t deadline, const sigset_t *mask)
 	return call_sleep(c, deadline, mask);
 }
 
-#define SMALL 32
+#define SMALL         32
+#define SMALL_ENTRIES 8
+
+struct poll_room {
+	struct poll_call c;
+	struct pollfd fds[SMALL + VKR_MAX_DEVICES + 1];
+	struct poll_entry entries[SMALL_ENTRIES];
+};
+
+static void call_done(struct poll_room *room)
+{
+	struct poll_call *c = &room->c;
+	nfds_t i;
+
+	for (i = 0; i < c->n_entries; i++) {
+		if (c->entries[i].watched)
+			vkr_watch_del(c->entries[i].watched, &c->entries[i].ww.watch);
+		vkr_file_put(c->entries[i].file);
+	}
+	if (c->waiter)
+		waiter_put(c->waiter);
+	if (c->kernel != room->fds)
+		free(c->kernel);
+	if (c->entries != room->entries)
+		free(c->entries);
+}
 
 /* deadline: ns, 0 do not wait, -1 for ever. VKR_PASS: nothing of ours is among them. */
 static int poll_until(struct pollfd *fds, nfds_t n, int64_t deadline, const sigset_t *mask)
 {
-	struct pollfd small_fds[SMALL + VKR_MAX_DEVICES + 1];
-	struct poll_entry small_entries[8];
-	nfds_t users = count_user(fds, n), i;
-	struct poll_call c = {.fds = fds, .kernel = small_fds, .n = n, .entries = small_entries};
-	int r = -ENOMEM;
+	nfds_t users = count_user(fds, n);
+	VKR_CLEANUP(call_done) struct poll_room room;
+	struct poll_call *c = &room.c;
 
+	*c = (struct poll_call){.fds = fds, .kernel = room.fds, .n = n, .entries = room.entries};
 	if (!users)
 		return VKR_PASS;
 	if (n > SMALL)
-		c.kernel = malloc((n + VKR_MAX_DEVICES + 1) * sizeof(*c.kernel));
-	if (users > VKR_ARRAY_SIZE(small_entries))
-		c.entries = malloc(users * sizeof(*c.entries));
-	if (c.kernel && c.entries) {
-		call_setup(&c, users);
-		r = call_run(&c, deadline, mask);
-		for (i = 0; i < c.n_entries; i++)
-			vkr_file_put(c.entries[i].file);
-	}
-	if (c.kernel != small_fds)
-		free(c.kernel);
-	if (c.entries != small_entries)
-		free(c.entries);
-	return r;
+		c->kernel = malloc((n + VKR_MAX_DEVICES + 1) * sizeof(*c->kernel));
+	if (users > SMALL_ENTRIES)
+		c->entries = malloc(users * sizeof(*c->entries));
+	if (!c->kernel || !c->entries)
+		return -ENOMEM;
+	call_setup(c, users);
+	return call_run(c, deadline, mask);
 }
 
 static bool bad_timeout(const struct timespec *t)
@@ -471,9 +507,18 @@ static int64_t deadline_from(const struct timespec *t)
 	return vkr_now_ns() + t->tv_sec * 1000000000ll + t->tv_nsec;
 }
 
+/* The kernel refuses more entries than RLIMIT_NOFILE before it looks at one. */
+static bool too_many(nfds_t n)
+{
+	struct rlimit rl;
+
+	return vkr_real.getrlimit(RLIMIT_NOFILE, &rl) < 0 || n > rl.rlim_cur;
+}
+
 int vkr_poll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask)
 {
-	if (!n || !fds || n > INT32_MAX || bad_timeout(timeout) || !vkr_engine_running())
+	if (!n || !vkr_engine_running() || bad_timeout(timeout) || vkr_bad_pointer(fds, n * sizeof(*fds)) ||
+	    (n > 1024 && too_many(n)))
 		return VKR_PASS;
 	vkr_fork_check();
 	return poll_until(fds, n, deadline_from(timeout), mask);
@@ -492,14 +537,8 @@ static bool bit_test(const fd_set *set, int fd)
 
 static void bit_put(fd_set *set, int fd, bool on)
 {
-	unsigned long bit = 1ul << (fd % 64);
-
-	if (!set)
-		return;
 	if (on)
-		((unsigned long *)set)[fd / 64] |= bit;
-	else
-		((unsigned long *)set)[fd / 64] &= ~bit;
+		((unsigned long *)set)[fd / 64] |= 1ul << (fd % 64);
 }
 
 static nfds_t select_to_poll(int n, const fd_set *r, const fd_set *w, const fd_set *e, struct pollfd *out)
@@ -518,35 +557,56 @@ static nfds_t select_to_poll(int n, const fd_set *r, const fd_set *w, const fd_s
 	return count;
 }
 
+/* The kernel writes whole longs, so bits above n in the last one are cleared with the rest. */
+static void select_clear(int n, fd_set *set)
+{
+	if (set)
+		memset(set, 0, ((size_t)n + 63) / 64 * 8);
+}
+
 static int select_result(int n, fd_set *r, fd_set *w, fd_set *e, const struct pollfd *fds, nfds_t count)
 {
-	int total = 0, fd = 0;
-	bool in, out, ex;
+	int total = 0;
 	nfds_t i;
 
-	for (i = 0; i < count; i++, fd++) {
-		for (; fd < fds[i].fd; fd++)
-			; /* not in any set: its bits are zero already */
-		in = bit_test(r, fd) && fds[i].revents & SELECT_IN;
-		out = bit_test(w, fd) && fds[i].revents & SELECT_OUT;
-		ex = bit_test(e, fd) && fds[i].revents & POLLPRI;
-		bit_put(r, fd, in);
-		bit_put(w, fd, out);
-		bit_put(e, fd, ex);
+	select_clear(n, r);
+	select_clear(n, w);
+	select_clear(n, e);
+	for (i = 0; i < count; i++) {
+		bool in = fds[i].events & POLLIN && fds[i].revents & SELECT_IN;
+		bool out = fds[i].events & POLLOUT && fds[i].revents & SELECT_OUT;
+		bool ex = fds[i].events & POLLPRI && fds[i].revents & POLLPRI;
+
+		bit_put(r, fds[i].fd, in);
+		bit_put(w, fds[i].fd, out);
+		bit_put(e, fds[i].fd, ex);
 		total += in + out + ex;
 	}
 	return total;
 }
 
+static void free_fds(struct pollfd **fds)
+{
+	free(*fds);
+}
+
+#define FDS_MAX (1 << 20)
+
+static bool bad_set(int n, const fd_set *set)
+{
+	return set && vkr_bad_pointer(set, ((size_t)n + 7) / 8);
+}
+
 int vkr_select(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout, const sigset_t *mask,
 	       struct timespec *left)
 {
-	struct pollfd *fds;
+	VKR_CLEANUP(free_fds) struct pollfd *fds = NULL;
 	nfds_t count, i;
 	int64_t deadline, remains;
 	int ret;
 
-	if (n <= 0 || (!r && !w && !e) || bad_timeout(timeout) || !vkr_engine_running())
+	if (n <= 0 || n > FDS_MAX || (!r && !w && !e) || bad_timeout(timeout) || !vkr_engine_running() ||
+	    bad_set(n, r) || bad_set(n, w) || bad_set(n, e))
 		return VKR_PASS;
 	vkr_fork_check();
 	fds = malloc((size_t)n * sizeof(*fds));
@@ -560,7 +620,6 @@ int vkr_select(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *ti
 			ret = -EBADF;
 	if (ret >= 0)
 		ret = select_result(n, r, w, e, fds, count);
-	free(fds);
 	if (left && ret != VKR_PASS && deadline >= 0) {
 		remains = deadline ? left_until(deadline) : 0;
 		left->tv_sec = remains / 1000000000;

@@ -52,6 +52,13 @@ static inline void vkr_sock_put(struct vkr_sock *s)
 	vkr_file_put(&s->file);
 }
 
+/* For VKR_CLEANUP. */
+static inline void vkr_sock_putp(struct vkr_sock **s)
+{
+	if (*s)
+		vkr_sock_put(*s);
+}
+
 /* Moves a CONNECTING socket on when its attempt has ended. Returns the state. No lock held. */
 enum vkr_sock_state vkr_sock_settle(struct vkr_sock *s);
 /* What the layers above watch: NULL for a kernel-only file. */

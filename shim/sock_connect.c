@@ -229,20 +229,35 @@ static int connect_begin(struct vkr_sock *s, int fd, const struct sockaddr *sa, 
 	return 0;
 }
 
-/* Blocks until the attempt has ended. 0 carried, VKR_PASS: make the real call now. */
-static int connect_wait(struct vkr_sock *s, int64_t deadline)
+static void connect_waits_done(struct vkr_sock **s)
 {
+	pthread_mutex_lock(&vkr_ctl_lock);
+	(*s)->connect_waits--;
+	pthread_mutex_unlock(&vkr_ctl_lock);
+}
+
+/* Meanwhile nobody else ends the attempt, so that the stream stays. */
+static int await_end(struct vkr_sock *s, int64_t deadline)
+{
+	VKR_CLEANUP(connect_waits_done) struct vkr_sock *waits = s;
 	struct vkr_stream *stream;
 	int r = 0;
 
 	pthread_mutex_lock(&vkr_ctl_lock);
 	stream = vkr_load(&s->state) == VKR_SOCK_CONNECTING ? s->stream : NULL;
-	s->connect_waits += stream != NULL;
+	waits->connect_waits++;
 	pthread_mutex_unlock(&vkr_ctl_lock);
 	while (stream && vkr_stream_state(stream) == VKR_STREAM_CONNECTING && !r)
 		r = vkr_wait_connect(stream, deadline);
+	return r;
+}
+
+/* Blocks until the attempt has ended. 0 carried, VKR_PASS: make the real call now. */
+static int connect_wait(struct vkr_sock *s, int64_t deadline)
+{
+	int r = await_end(s, deadline);
+
 	pthread_mutex_lock(&vkr_ctl_lock);
-	s->connect_waits -= stream != NULL;
 	if (vkr_load(&s->state) != VKR_SOCK_CONNECTING) {
 		r = vkr_load(&s->state) == VKR_SOCK_CARRIED ? 0 : VKR_PASS; /* another thread was here */
 	} else if (vkr_stream_state(s->stream) == VKR_STREAM_OPEN) {
@@ -276,8 +291,9 @@ static int connect_first(struct vkr_sock *s, int fd, const struct sockaddr *sa, 
 	int64_t timeout;
 	int r, ms = (int)vkr_config.connect_timeout_ms, flags;
 
-	if (!sa || len < sizeof(struct sockaddr_in) || (sa->sa_family != AF_INET && sa->sa_family != AF_INET6) ||
-	    sa->sa_family != s->domain || (s->domain == AF_INET6 && len < sizeof(struct sockaddr_in6)))
+	if (vkr_bad_pointer(sa, len) || len < sizeof(struct sockaddr_in) || len > sizeof(struct sockaddr_storage) ||
+	    (sa->sa_family != AF_INET && sa->sa_family != AF_INET6) || sa->sa_family != s->domain ||
+	    (s->domain == AF_INET6 && len < sizeof(struct sockaddr_in6)))
 		return VKR_PASS;
 	rule = vkr_config_match_connect(sa);
 	if (!rule) {
@@ -298,7 +314,7 @@ static int connect_first(struct vkr_sock *s, int fd, const struct sockaddr *sa, 
 
 int vkr_sock_connect(int fd, const struct sockaddr *sa, socklen_t len)
 {
-	struct vkr_sock *s;
+	VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *s = NULL;
 	int r;
 
 	vkr_fork_check();
@@ -323,6 +339,5 @@ int vkr_sock_connect(int fd, const struct sockaddr *sa, socklen_t len)
 			break;
 		}
 	}
-	vkr_sock_put(s);
 	return r;
 }

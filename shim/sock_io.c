@@ -46,40 +46,31 @@ static struct vkr_sock *carried_get(int fd, int *r)
 		*r = -EAGAIN;
 		if (!vkr_load(&s->nonblock) && !vkr_file_inherited(&s->file)) {
 			/* A blocking socket whose connect() was interrupted: the call waits for the connection. */
-			int w = vkr_wait_connect(s->stream, 0);
+			VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *held = s;
 
-			vkr_sock_put(s);
-			if (!w)
-				return carried_get(fd, r);
-			*r = w;
-			return NULL;
+			*r = vkr_wait_connect(s->stream, 0);
+			return *r ? NULL : carried_get(fd, r);
 		}
 	}
 	vkr_sock_put(s);
 	return NULL;
 }
 
-/* The kernel's checks of an iovec array; the total is what SSIZE_MAX allows. Obvious rubbish is EFAULT as there. */
-static bool bad_pointer(const void *p, size_t n)
-{
-	uintptr_t a = (uintptr_t)p;
-
-	return n && (a < 4096 || a + n < a || a + n > (1ull << 47));
-}
-
-static ssize_t check_iov(const struct iovec *iov, int cnt, int too_many)
+/* The kernel's checks of an iovec array; the total is what SSIZE_MAX allows. `data` false: the buffers are not touched.
+ */
+static ssize_t check_iov(const struct iovec *iov, int cnt, bool data, int too_many)
 {
 	size_t total = 0;
 	int i;
 
 	if (cnt < 0 || cnt > IOV_MAX)
 		return too_many;
-	if (bad_pointer(iov, (size_t)cnt * sizeof(*iov)))
+	if (vkr_bad_pointer(iov, (size_t)cnt * sizeof(*iov)))
 		return -EFAULT;
 	for (i = 0; i < cnt; i++) {
 		if ((ssize_t)iov[i].iov_len < 0 || total + iov[i].iov_len > SSIZE_MAX)
 			return -EINVAL;
-		if (bad_pointer(iov[i].iov_base, iov[i].iov_len))
+		if (data && vkr_bad_pointer(iov[i].iov_base, iov[i].iov_len))
 			return -EFAULT;
 		total += iov[i].iov_len;
 	}
@@ -137,10 +128,9 @@ static int64_t deadline_of(_Atomic int64_t *timeout)
 	return ns ? vkr_now_ns() + ns : 0;
 }
 
-/* MSG_PEEK | MSG_WAITALL: IN holds all the time, so nothing says "more"; it looks again every millisecond. */
 static ssize_t recv_peek_all(struct vkr_sock *s, const struct iovec *iov, int cnt, size_t total)
 {
-	int64_t deadline = deadline_of(&s->rcvtimeo), step;
+	int64_t deadline = deadline_of(&s->rcvtimeo);
 	ssize_t n;
 	int r;
 
@@ -149,12 +139,9 @@ static ssize_t recv_peek_all(struct vkr_sock *s, const struct iovec *iov, int cn
 		if ((n <= 0 && n != -EAGAIN) || n >= (ssize_t)total ||
 		    vkr_pollable_ready(vkr_stream_pollable(s->stream)) & EPOLLRDHUP)
 			return n;
-		step = vkr_now_ns() + 1000000;
-		if (n > 0)
-			r = vkr_wait(vkr_stream_pollable(s->stream), EPOLLRDHUP | EPOLLERR, step, -1, 0);
-		else
-			r = vkr_wait(vkr_stream_pollable(s->stream), EPOLLIN, deadline, -1, 0);
-		if (r == -EINTR || (r == -EAGAIN && deadline && vkr_now_ns() >= deadline))
+		/* IN holds already: what is waited for is more bytes than these. */
+		r = vkr_wait_more(s->stream, n > 0 ? (size_t)n : 0, deadline);
+		if (r < 0)
 			return n > 0 ? n : r;
 	}
 }
@@ -201,17 +188,15 @@ static ssize_t do_recv(struct vkr_sock *s, const struct iovec *iov, int cnt, siz
 
 static ssize_t recv_iov(int fd, const struct iovec *iov, int cnt, int flags, int too_many)
 {
-	struct vkr_sock *s;
-	ssize_t total, n;
+	VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *s = NULL;
+	ssize_t total;
 	int r;
 
 	s = carried_get(fd, &r);
 	if (!s)
 		return r;
-	total = check_iov(iov, cnt, too_many);
-	n = total < 0 ? total : do_recv(s, iov, cnt, (size_t)total, flags);
-	vkr_sock_put(s);
-	return n;
+	total = check_iov(iov, cnt, (flags & (MSG_TRUNC | MSG_PEEK)) != MSG_TRUNC, too_many);
+	return total < 0 ? total : do_recv(s, iov, cnt, (size_t)total, flags);
 }
 
 ssize_t vkr_sock_read(int fd, void *buf, size_t n)
@@ -246,7 +231,7 @@ ssize_t vkr_sock_recvmsg(int fd, struct msghdr *m, int flags)
 {
 	ssize_t r;
 
-	if (bad_pointer(m, sizeof(*m)))
+	if (vkr_bad_pointer(m, sizeof(*m)))
 		return vkr_fd_tracked(fd) ? -EFAULT : VKR_PASS;
 	r = recv_iov(fd, m->msg_iov, m->msg_iovlen > INT_MAX ? INT_MAX : (int)m->msg_iovlen, flags, -EMSGSIZE);
 	if (r >= 0) {
@@ -259,10 +244,16 @@ ssize_t vkr_sock_recvmsg(int fd, struct msghdr *m, int flags)
 
 int vkr_sock_recvmmsg(int fd, struct mmsghdr *v, unsigned n, int flags, struct timespec *timeout)
 {
-	int64_t end = timeout ? vkr_now_ns() + timeout->tv_sec * 1000000000ll + timeout->tv_nsec : 0;
+	int64_t end = timeout && timeout->tv_sec < 1000000000
+			  ? vkr_now_ns() + timeout->tv_sec * 1000000000ll + timeout->tv_nsec
+			  : INT64_MAX;
 	unsigned i;
 	ssize_t r = 0;
 
+	if (timeout && (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec > 999999999))
+		return VKR_PASS; /* for the kernel's errno */
+	if (vkr_bad_pointer(v, n * sizeof(*v)))
+		return -EFAULT;
 	for (i = 0; i < n; i++) {
 		r = vkr_sock_recvmsg(fd, &v[i].msg_hdr, flags & ~MSG_WAITFORONE);
 		if (r < 0)
@@ -334,17 +325,15 @@ static ssize_t do_send(struct vkr_sock *s, const struct iovec *iov, int cnt, siz
 
 static ssize_t send_iov(int fd, const struct iovec *iov, int cnt, int flags, int too_many)
 {
-	struct vkr_sock *s;
-	ssize_t total, n;
+	VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *s = NULL;
+	ssize_t total;
 	int r;
 
 	s = carried_get(fd, &r);
 	if (!s)
 		return r;
-	total = check_iov(iov, cnt, too_many);
-	n = total < 0 ? total : do_send(s, iov, cnt, (size_t)total, flags);
-	vkr_sock_put(s);
-	return n;
+	total = check_iov(iov, cnt, true, too_many);
+	return total < 0 ? total : do_send(s, iov, cnt, (size_t)total, flags);
 }
 
 ssize_t vkr_sock_write(int fd, const void *buf, size_t n)
@@ -373,7 +362,7 @@ ssize_t vkr_sock_sendto(int fd, const void *buf, size_t n, int flags, const stru
 
 ssize_t vkr_sock_sendmsg(int fd, const struct msghdr *m, int flags)
 {
-	if (bad_pointer(m, sizeof(*m)))
+	if (vkr_bad_pointer(m, sizeof(*m)))
 		return vkr_fd_tracked(fd) ? -EFAULT : VKR_PASS;
 	return send_iov(fd, m->msg_iov, m->msg_iovlen > INT_MAX ? INT_MAX : (int)m->msg_iovlen, flags, -EMSGSIZE);
 }
@@ -383,6 +372,8 @@ int vkr_sock_sendmmsg(int fd, struct mmsghdr *v, unsigned n, int flags)
 	unsigned i;
 	ssize_t r = 0;
 
+	if (vkr_bad_pointer(v, n * sizeof(*v)))
+		return -EFAULT;
 	for (i = 0; i < n; i++) {
 		r = vkr_sock_sendmsg(fd, &v[i].msg_hdr, flags);
 		if (r < 0)

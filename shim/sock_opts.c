@@ -318,14 +318,18 @@ int vkr_sock_getsockopt(int fd, int level, int name, void *val, socklen_t *len)
 		if (vkr_file_inherited(&s->file))
 			r = -ENOTCONN;
 		else
-			r = !len || (!val && *len) ? -EFAULT : options_get(s, level, name, val, len);
+			r = vkr_bad_pointer(len, sizeof(*len)) || vkr_bad_pointer(val, *len)
+				? -EFAULT
+				: options_get(s, level, name, val, len);
 		break;
 	case VKR_SOCK_CONNECTING:
-		if (level == SOL_SOCKET && name == SO_ERROR && val && len)
+		if (level == SOL_SOCKET && name == SO_ERROR && !vkr_bad_pointer(len, sizeof(*len)) &&
+		    !vkr_bad_pointer(val, *len))
 			r = give_int(val, len, 0);
 		break;
 	default: /* an attempt that failed for good after connect() had returned */
-		if (level == SOL_SOCKET && name == SO_ERROR && val && len && (err = atomic_exchange(&s->error, 0)))
+		if (level == SOL_SOCKET && name == SO_ERROR && !vkr_bad_pointer(len, sizeof(*len)) &&
+		    !vkr_bad_pointer(val, *len) && (err = atomic_exchange(&s->error, 0)))
 			r = give_int(val, len, err);
 		break;
 	}
@@ -346,7 +350,7 @@ int vkr_sock_setsockopt(int fd, int level, int name, const void *val, socklen_t 
 		if (vkr_file_inherited(&s->file))
 			r = -ENOTCONN;
 		else
-			r = !val && len ? -EFAULT : options_set(s, level, name, val, len);
+			r = vkr_bad_pointer(val, len) ? -EFAULT : options_set(s, level, name, val, len);
 	} else if (vkr_load(&s->state) == VKR_SOCK_LISTEN) {
 		vkr_options_changed(s);
 	}

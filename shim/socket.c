@@ -20,9 +20,9 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#define NS_PER_S    1000000000ll
-#define RETRY_NS    (10 * NS_PER_S) /* between tries to get the RDMA port */
-#define DRAIN_MS    10000           /* unsent bytes behind a close */
+#define NS_PER_S 1000000000ll
+#define RETRY_NS (10 * NS_PER_S) /* between tries to get the RDMA port */
+#define DRAIN_MS 10000           /* unsent bytes behind a close */
 
 const char *vkr_address_text(const struct sockaddr *sa, char *buf, size_t size)
 {
@@ -99,6 +99,16 @@ void vkr_sock_final(struct vkr_sock *s, enum vkr_role role, const struct sockadd
 	vkr_store_rel(&s->state, VKR_SOCK_FINAL);
 }
 
+/* SO_LINGER with a time: close waits until what was written is at the peer, but no longer. */
+static void linger(struct vkr_sock *s)
+{
+	int64_t end = vkr_now_ns() + s->linger_s * NS_PER_S;
+
+	while (vkr_stream_outq(s->stream) && vkr_now_ns() < end &&
+	       !(vkr_pollable_ready(vkr_stream_pollable(s->stream)) & (EPOLLHUP | EPOLLERR)))
+		vkr_wait(vkr_stream_pollable(s->stream), EPOLLHUP | EPOLLERR, vkr_now_ns() + 5000000, -1, 0);
+}
+
 /* The last number is gone and nobody is inside a call. */
 void vkr_sock_destroy(struct vkr_sock *s)
 {
@@ -109,6 +119,8 @@ void vkr_sock_destroy(struct vkr_sock *s)
 		vkr_listener_close(s->listener);
 	if (s->listener_stats)
 		vkr_stats_listener_free(s->listener_stats);
+	if (s->stream && s->linger_on && s->linger_s)
+		linger(s);
 	if (s->stream)
 		vkr_stream_close(s->stream, s->linger_on && !s->linger_s ? 0 : DRAIN_MS);
 	if (s->failed_stream)
@@ -136,7 +148,7 @@ static void listen_rdma(struct vkr_sock *s, int fd)
 	socklen_t len = sizeof(sa), optlen = sizeof(int);
 	const char *reason = "";
 	char text[80];
-	int v6only = 0, r;
+	int v6only = 0, engine, r;
 
 	if (vkr_real.getsockname(fd, (struct sockaddr *)&sa, &len) < 0)
 		return;
@@ -146,7 +158,7 @@ static void listen_rdma(struct vkr_sock *s, int fd)
 	if (!s->listener_stats)
 		s->listener_stats = vkr_stats_listener_new((struct sockaddr *)&sa, s->rule);
 	s->listener_stats->fd = fd;
-	r = vkr_engine_start(&reason);
+	r = engine = vkr_engine_start(&reason);
 	if (!r)
 		r = vkr_listener_create((struct sockaddr *)&sa, v6only, s->backlog, s->rule, s->listener_stats,
 					&s->listener, &reason);
@@ -161,8 +173,9 @@ static void listen_rdma(struct vkr_sock *s, int fd)
 	s->listener_stats->transport = VKR_TRANSPORT_TCP;
 	snprintf(s->listener_stats->reason, sizeof(s->listener_stats->reason), "%s", reason);
 	s->retry_at = vkr_now_ns() + RETRY_NS;
-	vkr_warn("listening on %s by TCP only (rule %s): %s",
-		 vkr_address_text((struct sockaddr *)&sa, text, sizeof(text)), s->rule, reason);
+	/* What is wrong with the engine has been said. */
+	vkr_log(engine ? VKR_LOG_INFO : VKR_LOG_WARN, "listening on %s by TCP only (rule %s): %s",
+		vkr_address_text((struct sockaddr *)&sa, text, sizeof(text)), s->rule, reason);
 }
 
 int vkr_sock_listen(int fd, int backlog)
@@ -226,10 +239,18 @@ static void copy_address(const struct sockaddr_storage *from, struct sockaddr *s
 {
 	socklen_t full = from->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
 
-	if (!sa || !len)
-		return;
 	memcpy(sa, from, vkr_min(*len, full));
 	*len = full;
+}
+
+/* The kernel's checks of an address to be filled in. */
+static int check_address(const struct sockaddr *sa, const socklen_t *len)
+{
+	if (vkr_bad_pointer(len, sizeof(*len)))
+		return -EFAULT;
+	if ((int)*len < 0)
+		return -EINVAL;
+	return vkr_bad_pointer(sa, *len) ? -EFAULT : 0;
 }
 
 static int accept_rdma(struct vkr_sock *l, int listen_fd, struct vkr_stream *stream, struct sockaddr *sa,
@@ -243,11 +264,16 @@ static int accept_rdma(struct vkr_sock *l, int listen_fd, struct vkr_stream *str
 
 	if (!s)
 		goto fail;
+	/* A bad address costs the connection, as in the kernel. */
+	r = sa ? check_address(sa, len) : 0;
+	if (r)
+		goto fail_sock;
 	r = vkr_pair_make(s, flags & (SOCK_NONBLOCK | SOCK_CLOEXEC));
 	if (r)
 		goto fail_sock;
 	vkr_stream_addrs(stream, &local, &peer);
-	copy_address(&peer, sa, len);
+	if (sa)
+		copy_address(&peer, sa, len);
 	fd = s->pair_app;
 	s->pair_app = -1;
 	s->stream = stream;
@@ -256,8 +282,8 @@ static int accept_rdma(struct vkr_sock *l, int listen_fd, struct vkr_stream *str
 	vkr_stream_stats(stream)->fd = fd;
 	vkr_count(&l->listener_stats->accepted_rdma, 1);
 	vkr_options_inherit(s, l, listen_fd);
-	vkr_info("connection from %s is RDMA (rule %s)",
-		 vkr_address_text((struct sockaddr *)&peer, text, sizeof(text)), s->rule);
+	vkr_info("connection from %s is RDMA (rule %s)", vkr_address_text((struct sockaddr *)&peer, text, sizeof(text)),
+		 s->rule);
 	vkr_store_rel(&s->state, VKR_SOCK_CARRIED);
 	pthread_mutex_lock(&vkr_ctl_lock);
 	stale = vkr_file_uninstall(fd);
@@ -283,10 +309,15 @@ static int accept_tcp(struct vkr_sock *l, int listen_fd, struct sockaddr *sa, so
 	socklen_t llen = sizeof(local), plen = sizeof(peer);
 	struct vkr_sock *s;
 	struct vkr_file *stale;
-	int fd = vkr_real.accept4(listen_fd, (struct sockaddr *)&peer, &plen, flags);
+	int fd = vkr_real.accept4(listen_fd, (struct sockaddr *)&peer, &plen, flags), r;
 
 	if (fd < 0)
 		return -errno;
+	r = sa ? check_address(sa, len) : 0;
+	if (r) {
+		vkr_real.close(fd);
+		return r;
+	}
 	if (vkr_config.fallback_none) {
 		char text[80];
 
@@ -295,7 +326,8 @@ static int accept_tcp(struct vkr_sock *l, int listen_fd, struct sockaddr *sa, so
 		vkr_real.close(fd);
 		return -EAGAIN;
 	}
-	copy_address(&peer, sa, len);
+	if (sa)
+		copy_address(&peer, sa, len);
 	s = vkr_sock_new(l->domain, l->type | flags, l->protocol);
 	if (!s)
 		return fd;
@@ -360,7 +392,7 @@ static int accept_inherited(struct vkr_sock *l, int fd, struct sockaddr *sa, soc
 
 int vkr_sock_accept4(int fd, struct sockaddr *sa, socklen_t *len, int flags)
 {
-	struct vkr_sock *l;
+	VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *l = NULL;
 	int64_t timeout, deadline = 0;
 	int r;
 
@@ -391,7 +423,6 @@ int vkr_sock_accept4(int fd, struct sockaddr *sa, socklen_t *len, int flags)
 				break;
 		}
 	}
-	vkr_sock_put(l);
 	return r;
 }
 
@@ -420,12 +451,11 @@ static int get_name(int fd, struct sockaddr *sa, socklen_t *len, bool peer)
 	if (!s)
 		return VKR_PASS;
 	if (vkr_sock_settle(s) == VKR_SOCK_CARRIED) {
+		r = check_address(sa, len);
 		if (vkr_file_inherited(&s->file)) {
 			r = -ENOTCONN;
-		} else if (!sa || !len) {
-			r = -EFAULT;
-		} else if ((int)*len < 0) {
-			r = -EINVAL;
+		} else if (r) {
+			/* as it is */
 		} else if (peer && vkr_pollable_ready(vkr_stream_pollable(s->stream)) & EPOLLHUP) {
 			r = -ENOTCONN;
 		} else {
@@ -506,7 +536,7 @@ int vkr_sock_fcntl(int fd, int cmd, void *arg)
 
 static int ioctl_count(struct vkr_sock *s, unsigned long request, int *out)
 {
-	if (!out)
+	if (vkr_bad_pointer(out, sizeof(*out)))
 		return -EFAULT;
 	if (request == FIONREAD)
 		*out = (int)vkr_min(vkr_stream_inq(s->stream), (size_t)INT32_MAX);
@@ -528,9 +558,11 @@ int vkr_sock_ioctl(int fd, unsigned long request, void *arg)
 		return VKR_PASS;
 	vkr_sock_settle(s);
 	if (request == FIONBIO) {
-		flags = arg ? vkr_real.fcntl(fd, F_GETFL) : -1;
-		if (flags < 0)
-			r = arg ? -errno : -EFAULT;
+		flags = vkr_real.fcntl(fd, F_GETFL);
+		if (vkr_bad_pointer(arg, sizeof(int)))
+			r = -EFAULT;
+		else if (flags < 0)
+			r = -errno;
 		else
 			r = set_flags(s, fd, *(int *)arg ? flags | O_NONBLOCK : flags & ~O_NONBLOCK);
 	} else if (vkr_load(&s->state) == VKR_SOCK_CARRIED && !vkr_file_inherited(&s->file) &&
