@@ -117,6 +117,8 @@ void vkr_sock_destroy(struct vkr_sock *s)
 	pthread_mutex_unlock(&vkr_ctl_lock);
 	if (s->listener)
 		vkr_listener_close(s->listener);
+	if (s->listen_fd >= 0)
+		vkr_guard_close(s->listen_fd);
 	if (s->listener_stats)
 		vkr_stats_listener_free(s->listener_stats);
 	if (s->stream && s->linger_on && s->linger_s)
@@ -209,6 +211,9 @@ int vkr_sock_listen(int fd, int backlog)
 		flags = vkr_real.fcntl(fd, F_GETFL);
 		vkr_store(&s->nonblock, flags & O_NONBLOCK);
 		vkr_real.fcntl(fd, F_SETFL, flags | O_NONBLOCK);
+		s->listen_fd = vkr_guard_fd(vkr_real.fcntl(fd, F_DUPFD_CLOEXEC, 0));
+		if (s->listen_fd >= 0)
+			vkr_guard_slot(s->listen_fd, &s->listen_fd);
 		listen_rdma(s, fd);
 		pthread_mutex_lock(&vkr_ctl_lock);
 		vkr_store_rel(&s->state, VKR_SOCK_LISTEN);
@@ -296,10 +301,10 @@ static int accept_rdma(struct vkr_sock *l, int listen_fd, struct vkr_stream *str
 
 fail_sock:
 	vkr_sock_put(s);
-	vkr_stream_close(stream, 0);
+	vkr_stream_close(stream, DRAIN_MS);
 	return r;
 fail:
-	vkr_stream_close(stream, 0);
+	vkr_stream_close(stream, DRAIN_MS);
 	return -ENOMEM;
 }
 
@@ -410,6 +415,8 @@ int vkr_sock_accept4(int fd, struct sockaddr *sa, socklen_t *len, int flags)
 		r = accept_inherited(l, fd, sa, len, flags);
 	} else {
 		listen_retry(l, fd);
+		if (l->listen_fd >= 0)
+			fd = l->listen_fd; /* the number may be closed, and be another's, while we sleep */
 		for (;;) {
 			r = accept_once(l, fd, sa, len, flags);
 			if (r != -EAGAIN || vkr_load(&l->nonblock))
