@@ -170,5 +170,6 @@ int main(void)
 	    cmocka_unit_test(test_stale), cmocka_unit_test(test_contexts),
 	};
 
+	cmocka_set_test_filter(getenv("TV_ONLY"));
 	return cmocka_run_group_tests_name("async", tests, NULL, NULL);
 }

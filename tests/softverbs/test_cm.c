@@ -424,5 +424,6 @@ int main(void)
 	    cmocka_unit_test(test_addrinfo),
 	};
 
+	cmocka_set_test_filter(getenv("TV_ONLY"));
 	return cmocka_run_group_tests_name("cm", tests, NULL, NULL);
 }

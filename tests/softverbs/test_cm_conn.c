@@ -533,5 +533,6 @@ int main(void)
 	    cmocka_unit_test(test_nobody), cmocka_unit_test(test_order),
 	};
 
+	cmocka_set_test_filter(getenv("TV_ONLY"));
 	return cmocka_run_group_tests_name("cm_conn", tests, NULL, NULL);
 }

@@ -523,5 +523,6 @@ int main(void)
 	    cmocka_unit_test(test_early),   cmocka_unit_test(test_reject), cmocka_unit_test(test_endpoints),
 	};
 
+	cmocka_set_test_filter(getenv("TV_ONLY"));
 	return cmocka_run_group_tests_name("cm_own", tests, NULL, NULL);
 }

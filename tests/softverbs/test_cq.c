@@ -545,5 +545,6 @@ int main(void)
 	    cmocka_unit_test(test_sleeper),
 	};
 
+	cmocka_set_test_filter(getenv("TV_ONLY"));
 	return cmocka_run_group_tests_name("cq", tests, NULL, NULL);
 }

@@ -540,5 +540,6 @@ int main(void)
 	};
 
 	signal(SIGPIPE, SIG_IGN);
+	cmocka_set_test_filter(getenv("TV_ONLY"));
 	return cmocka_run_group_tests_name("death", tests, NULL, NULL);
 }

@@ -205,5 +205,6 @@ int main(void)
 	    cmocka_unit_test(test_strings),   cmocka_unit_test(test_rdma_devices),
 	};
 
+	cmocka_set_test_filter(getenv("TV_ONLY"));
 	return cmocka_run_group_tests_name("device", tests, NULL, NULL);
 }

@@ -451,5 +451,6 @@ int main(void)
 	    cmocka_unit_test(test_too_short),  cmocka_unit_test(test_neighbours),
 	};
 
+	cmocka_set_test_filter(getenv("TV_ONLY"));
 	return cmocka_run_group_tests_name("error", tests, NULL, NULL);
 }

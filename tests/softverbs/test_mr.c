@@ -447,5 +447,6 @@ int main(void)
 	    cmocka_unit_test(test_overlap),  cmocka_unit_test(test_unmap),
 	};
 
+	cmocka_set_test_filter(getenv("TV_ONLY"));
 	return cmocka_run_group_tests_name("mr", tests, NULL, NULL);
 }

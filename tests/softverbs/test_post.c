@@ -353,5 +353,6 @@ int main(void)
 	    cmocka_unit_test(test_states),  cmocka_unit_test(test_opcodes),
 	};
 
+	cmocka_set_test_filter(getenv("TV_ONLY"));
 	return cmocka_run_group_tests_name("post", tests, NULL, NULL);
 }

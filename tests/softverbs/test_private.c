@@ -441,5 +441,6 @@ int main(void)
 	    cmocka_unit_test(test_fail_mr),    cmocka_unit_test(test_unreachable),  cmocka_unit_test(test_dying),
 	};
 
+	cmocka_set_test_filter(getenv("TV_ONLY"));
 	return cmocka_run_group_tests_name("private", tests, NULL, NULL);
 }

@@ -424,5 +424,6 @@ int main(void)
 	    cmocka_unit_test(test_reuse), cmocka_unit_test(test_rtr),         cmocka_unit_test(test_deaf_peer),
 	};
 
+	cmocka_set_test_filter(getenv("TV_ONLY"));
 	return cmocka_run_group_tests_name("qp", tests, NULL, NULL);
 }

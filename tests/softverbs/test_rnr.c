@@ -306,5 +306,6 @@ int main(void)
 	    cmocka_unit_test(test_late),    cmocka_unit_test(test_absent),  cmocka_unit_test(test_sleeping),
 	};
 
+	cmocka_set_test_filter(getenv("TV_ONLY"));
 	return cmocka_run_group_tests_name("rnr", tests, NULL, NULL);
 }

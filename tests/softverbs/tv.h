@@ -13,6 +13,7 @@
  *                  a polled completion, EINVAL for a post in RESET, ...)
  *   TV_ADDR4/6     addresses that a device stands behind; 127.0.0.1 and ::1 unless set
  *   TV_GID         GID index; the first non-zero one unless set
+ *   TV_ONLY        run only the tests that match this pattern (test_str*)
  */
 #ifndef TV_H
 #define TV_H
@@ -89,6 +90,7 @@ bool tv_ctl_try(int ctl, void *p, size_t n);
 void tv_sync(struct tv_side *s); /* returns once both sides have called it */
 
 uint64_t tv_ms(void);    /* monotonic milliseconds */
+void tv_relax(void);      /* between two looks at something: a short sleep, which a busy machine rewards */
 unsigned tv_scale(void); /* 1, or more under sanitizers */
 void tv_fill(void *p, size_t n, uint32_t seed);
 void tv_check_fill(const char *file, int line, const void *p, size_t n, uint32_t seed);

@@ -2,7 +2,6 @@
 /* Devices, ends (a QP with its queues and buffer), posting and polling: see tv.h. */
 #include "tv.h"
 
-#include <sched.h>
 #include <sys/mman.h>
 
 #define PSN 0x123456
@@ -259,7 +258,7 @@ void tv_end_wait_state(struct tv_end *e, enum ibv_qp_state want)
 	while (tv_end_state(e) != want) {
 		if (tv_ms() > end)
 			tv_fail(__FILE__, __LINE__, "QP state %d, not %d after 10 s", tv_end_state(e), want);
-		sched_yield();
+		tv_relax();
 	}
 }
 
@@ -333,7 +332,7 @@ bool tv_poll(struct ibv_cq *cq, struct ibv_wc *wc, int ms)
 	uint64_t end = 0;
 	int n;
 
-	for (;;) {
+	for (int spins = 0;; spins++) {
 		n = ibv_poll_cq(cq, 1, wc);
 		CHECK_OP(n, >=, 0);
 		if (n)
@@ -342,7 +341,8 @@ bool tv_poll(struct ibv_cq *cq, struct ibv_wc *wc, int ms)
 			end = tv_ms() + ms;
 		else if (tv_ms() >= end)
 			return false;
-		sched_yield();
+		if (spins > 50)
+			tv_relax();
 	}
 }
 
