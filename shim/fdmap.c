@@ -14,14 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Two levels: the numbers of a container with RLIMIT_NOFILE of one billion cost nothing until they are used. */
-#define CHUNK_BITS 13
-#define CHUNK_SIZE (1u << CHUNK_BITS)
-#define CHUNKS     (1u << (30 - CHUNK_BITS))
-
-typedef _Atomic(struct vkr_file *) vkr_entry;
-
-static _Atomic(vkr_entry *) chunks[CHUNKS];
+_Atomic(vkr_entry *) vkr_fd_chunks[VKR_FD_CHUNKS];
 static unsigned chunks_used; /* one past the highest; under vkr_ctl_lock */
 
 pthread_mutex_t vkr_ctl_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -41,45 +34,28 @@ int64_t vkr_now_ns(void)
 
 /* ------------------------------------------------------------------ the table */
 
-static vkr_entry *entry_of(int fd)
-{
-	vkr_entry *chunk;
-
-	if (vkr_unlikely((unsigned)fd >= CHUNKS * CHUNK_SIZE))
-		return NULL;
-	chunk = vkr_load_acq(&chunks[(unsigned)fd >> CHUNK_BITS]);
-	return chunk ? &chunk[(unsigned)fd & (CHUNK_SIZE - 1)] : NULL;
-}
-
-bool vkr_fd_tracked(int fd)
-{
-	vkr_entry *e = entry_of(fd);
-
-	return e && vkr_load(e);
-}
-
 /* vkr_ctl_lock held. */
 static vkr_entry *entry_make(int fd)
 {
 	vkr_entry *chunk;
-	unsigned i = (unsigned)fd >> CHUNK_BITS;
+	unsigned i = (unsigned)fd >> VKR_FD_CHUNK_BITS;
 
-	if (fd < 0 || i >= CHUNKS)
+	if (fd < 0 || i >= VKR_FD_CHUNKS)
 		return NULL;
-	if (!vkr_load(&chunks[i])) {
-		chunk =
-		    mmap(NULL, CHUNK_SIZE * sizeof(*chunk), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (!vkr_load(&vkr_fd_chunks[i])) {
+		chunk = mmap(NULL, VKR_FD_CHUNK_SIZE * sizeof(*chunk), PROT_READ | PROT_WRITE,
+			     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		if (chunk == MAP_FAILED)
 			return NULL;
-		vkr_store_rel(&chunks[i], chunk);
+		vkr_store_rel(&vkr_fd_chunks[i], chunk);
 		chunks_used = vkr_max(chunks_used, i + 1);
 	}
-	return entry_of(fd);
+	return vkr_fd_entry(fd);
 }
 
 struct vkr_file *vkr_file_get(int fd)
 {
-	vkr_entry *e = entry_of(fd);
+	vkr_entry *e = vkr_fd_entry(fd);
 	struct vkr_file *f;
 	uint32_t refs;
 
@@ -115,7 +91,7 @@ int vkr_file_install(int fd, struct vkr_file *f)
 
 struct vkr_file *vkr_file_uninstall(int fd)
 {
-	vkr_entry *e = entry_of(fd);
+	vkr_entry *e = vkr_fd_entry(fd);
 
 	return e ? atomic_exchange(e, NULL) : NULL;
 }
@@ -126,10 +102,10 @@ void vkr_file_each_number(struct vkr_file *f, void (*fn)(int fd, struct vkr_file
 	unsigned i, j;
 
 	for (i = 0; i < chunks_used; i++) {
-		chunk = vkr_load(&chunks[i]);
-		for (j = 0; chunk && j < CHUNK_SIZE; j++)
+		chunk = vkr_load(&vkr_fd_chunks[i]);
+		for (j = 0; chunk && j < VKR_FD_CHUNK_SIZE; j++)
 			if (f ? vkr_load(&chunk[j]) == f : vkr_load(&chunk[j]) != NULL)
-				fn((int)(i << CHUNK_BITS | j), vkr_load(&chunk[j]), arg);
+				fn((int)(i << VKR_FD_CHUNK_BITS | j), vkr_load(&chunk[j]), arg);
 	}
 }
 
@@ -142,7 +118,7 @@ static void note_number(int fd, struct vkr_file *f, void *arg)
 int vkr_file_number(struct vkr_file *f)
 {
 	int fd = vkr_load(&f->number);
-	vkr_entry *e = entry_of(fd);
+	vkr_entry *e = vkr_fd_entry(fd);
 
 	if (e && vkr_load(e) == f)
 		return fd;

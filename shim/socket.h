@@ -32,8 +32,34 @@ extern VKR_TLS int vkr_depth;
 /* True from the first read of a configuration with a rule; false for ever otherwise. One load. */
 extern _Atomic bool vkr_active;
 
-/* fdmap.c */
-bool vkr_fd_tracked(int fd);
+/*
+ * fdmap.c's table, here because every call on every descriptor asks it. Two levels: the numbers of a container with
+ * RLIMIT_NOFILE of one billion cost nothing until they are used.
+ */
+#define VKR_FD_CHUNK_BITS 13
+#define VKR_FD_CHUNK_SIZE (1u << VKR_FD_CHUNK_BITS)
+#define VKR_FD_CHUNKS	  (1u << (30 - VKR_FD_CHUNK_BITS))
+
+struct vkr_file;
+typedef _Atomic(struct vkr_file *) vkr_entry;
+extern _Atomic(vkr_entry *) vkr_fd_chunks[VKR_FD_CHUNKS];
+
+static inline vkr_entry *vkr_fd_entry(int fd)
+{
+	vkr_entry *chunk;
+
+	if (vkr_unlikely((unsigned)fd >= VKR_FD_CHUNKS * VKR_FD_CHUNK_SIZE))
+		return NULL;
+	chunk = vkr_load_acq(&vkr_fd_chunks[(unsigned)fd >> VKR_FD_CHUNK_BITS]);
+	return chunk ? &chunk[(unsigned)fd & (VKR_FD_CHUNK_SIZE - 1)] : NULL;
+}
+
+static inline bool vkr_fd_tracked(int fd)
+{
+	vkr_entry *e = vkr_fd_entry(fd);
+
+	return e && vkr_load(e);
+}
 
 static inline bool vkr_tracked(int fd)
 {
