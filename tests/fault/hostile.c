@@ -1,0 +1,455 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * A hostile peer on raw verbs, against a shimmed program at the other end.
+ *
+ *   hostile client HOST PORT CASE[:ARG[:ARG]]     connects to a shimmed server
+ *   hostile server HOST PORT CASE[:ARG[:ARG]]     serves one connection of a shimmed client
+ *   hostile list                                  names of the cases
+ *
+ * Prints "listening" (server), then at the end one line "outcome: dead STATUS | alive | refused STATUS | silent": what
+ * became of the connection within a few seconds of the attack; then leaves without a word of goodbye. Exit 0; 2 where
+ * the attack could not be set up. What is right is decided by the driver, test_hostile.py.
+ */
+#include "rawpeer.h"
+
+#include <arpa/inet.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SETTLE_MS 3000
+
+static struct rawpeer p = {.polite = true};
+static bool is_server;
+static const char *arg[2];
+static uint8_t private_data[196];
+static uint8_t private_len;
+
+static uint64_t num(int i, uint64_t none)
+{
+	return arg[i] ? strtoull(arg[i], NULL, 0) : none;
+}
+
+/* One request that both ends' programs understand: the server's side sends a reply. */
+static bool chat(unsigned n)
+{
+	static const char ask[] = "*1\r\n$4\r\nPING\r\n", reply[] = "+PONG\r\n";
+	const char *text = is_server ? reply : ask;
+	uint64_t before = p.bytes_in;
+	unsigned i;
+
+	for (i = 0; i < n; i++)
+		if (!rp_data(&p, text, (uint32_t)strlen(text)))
+			return false;
+	return is_server || rp_wait_bytes(&p, before + 7ull * n, 5000);
+}
+
+/* Makes the shimmed server write `len` bytes to us; a server of ours waits for what the client says by itself. */
+static void provoke(const char *len)
+{
+	char cmd[160];
+
+	int n = snprintf(cmd, sizeof(cmd), "*4\r\n$8\r\nSETRANGE\r\n$7\r\nhostile\r\n$%zu\r\n%s\r\n$1\r\nx\r\n",
+			 strlen(len), len);
+	if (is_server)
+		return;
+	rp_data(&p, cmd, (uint32_t)n);
+	n = snprintf(cmd, sizeof(cmd), "*2\r\n$3\r\nGET\r\n$7\r\nhostile\r\n");
+	rp_data(&p, cmd, (uint32_t)n);
+}
+
+/* ------------------------------------------------------------------ private data */
+
+static void put32(unsigned at, uint32_t v)
+{
+	v = htonl(v);
+	memcpy(private_data + at, &v, 4);
+}
+
+/* A header as shim/wire.h describes it, with a ring that is not ours unless the case puts it right. */
+static void hello(uint32_t features, uint32_t length, uint64_t addr, uint32_t rkey)
+{
+	private_len = 40;
+	put32(0, 0x564b5231);
+	private_data[4] = 1;
+	private_data[5] = 40;
+	private_data[6] = 0;
+	private_data[7] = 128;
+	put32(8, features);
+	put32(12, length);
+	put32(16, (uint32_t)(addr >> 32));
+	put32(20, (uint32_t)addr);
+	put32(24, rkey);
+	put32(28, 1 << 20);
+}
+
+static void pd_garbage(void)
+{
+	unsigned i;
+
+	private_len = (uint8_t)num(0, 40);
+	for (i = 0; i < private_len; i++)
+		private_data[i] = (uint8_t)(i * 37 + 11);
+}
+
+static void pd_short_magic(void)
+{
+	hello(0, 0, 0, 0);
+	private_len = (uint8_t)num(0, 4);
+	memset(private_data + private_len, 0, sizeof(private_data) - private_len);
+}
+
+/* arg 0: which byte to spoil, arg 1: with what. */
+static void pd_spoilt(void)
+{
+	hello(3, 32768, 0x10000, 1);
+	private_data[num(0, 4)] = (uint8_t)num(1, 0xff);
+}
+
+static void pd_ring(void)
+{
+	hello(3, (uint32_t)num(0, 0xffffffff), num(1, 0x1000), 12345);
+}
+
+/* ------------------------------------------------------------------ attacks once connected */
+
+static void do_chat(void)
+{
+	chat((unsigned)num(0, 1));
+}
+
+static void do_opcode(void)
+{
+	rp_message(&p, (uint16_t)num(0, 4), 0, 0, 0);
+}
+
+static void do_size(void)
+{
+	static uint8_t m[4096];
+
+	m[1] = 2; /* a keepalive, but for its size */
+	rp_send(&p, m, (uint32_t)num(0, 31));
+}
+
+static void do_register(void)
+{
+	const char *what = arg[0] ? arg[0] : "length0";
+	uint64_t addr = (uintptr_t)p.ring;
+	uint32_t len = RP_RING, key = p.ring_mr->rkey;
+
+	if (!strcmp(what, "length0"))
+		len = 0;
+	else if (!strcmp(what, "huge"))
+		len = 0xffffffff;
+	else if (!strcmp(what, "long"))
+		len = 16 * RP_RING;
+	else if (!strcmp(what, "wrap"))
+		addr = UINT64_MAX - 15;
+	else if (!strcmp(what, "null"))
+		addr = 0;
+	else if (!strcmp(what, "elsewhere"))
+		addr += 64ull << 20;
+	else if (!strcmp(what, "key"))
+		key ^= 0x5a5a5a;
+	else if (!strcmp(what, "tiny"))
+		len = 1;
+	else if (!strcmp(what, "notwritable"))
+		addr = (uintptr_t)p.tx, key = p.tx_mr->rkey;
+	rp_message(&p, 3, addr, len, key);
+	provoke("4194304");
+}
+
+/* New places for the other side's data while it is writing. */
+static void do_rekey(void)
+{
+	struct ibv_mr *mr[8];
+	uint8_t *mem[8];
+	unsigned i, k, n = (unsigned)num(0, 300);
+
+	p.polite = false;
+	for (i = 0; i < 8; i++) {
+		mem[i] = aligned_alloc(4096, 65536);
+		mr[i] =
+		    mem[i] ? ibv_reg_mr(p.pd, mem[i], 65536, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE) : NULL;
+		if (!mr[i])
+			exit(2);
+	}
+	for (i = 0; i < n && !p.dead; i++) {
+		k = i % 8;
+		provoke("1048576");
+		rp_message(&p, 3, (uintptr_t)mem[k], 4096u << (i % 5), mr[k]->rkey);
+		if (i % 16 == 15 && !ibv_dereg_mr(mr[k]))
+			mr[k] = ibv_reg_mr(p.pd, mem[k], 65536, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+		rp_pump(&p, 0);
+	}
+}
+
+static void do_imm(void)
+{
+	const char *what = arg[0] ? arg[0] : "0";
+	uint32_t imm = !strcmp(what, "end") ? p.length - p.offset + 1 : (uint32_t)strtoul(what, NULL, 0);
+
+	rp_post(&p, IBV_WR_RDMA_WRITE_WITH_IMM, p.addr + p.offset, p.rkey, 0, (uint32_t)num(1, 0), imm);
+}
+
+/* The whole ring twice without waiting for leave. */
+static void do_overrun(void)
+{
+	uint32_t i, piece = p.length < 65536 ? p.length : 65536;
+	uint64_t addr = p.addr;
+	uint32_t len = p.length, key = p.rkey;
+
+	memset(p.tx, '\n', piece);
+	for (i = 0; i < 2 * (len / piece) + 1; i++)
+		rp_post(&p, IBV_WR_RDMA_WRITE_WITH_IMM, addr + (uint64_t)i % (len / piece) * piece, key, 0, piece,
+			piece);
+}
+
+static void do_write(void)
+{
+	const char *what = arg[0] ? arg[0] : "past";
+	uint64_t addr = p.addr;
+	uint32_t key = p.rkey, len = 64;
+
+	if (!strcmp(what, "past"))
+		addr += p.length;
+	else if (!strcmp(what, "straddle"))
+		addr += p.length - 32;
+	else if (!strcmp(what, "before"))
+		addr -= 4096;
+	else if (!strcmp(what, "null"))
+		addr = 0;
+	else if (!strcmp(what, "key"))
+		key ^= 0x10001;
+	rp_post(&p, num(1, 0) ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_WRITE_WITH_IMM, addr, key, 0, len, len);
+}
+
+static void do_read(void)
+{
+	rp_post(&p, IBV_WR_RDMA_READ, p.addr, p.rkey, 0, 64, 0);
+}
+
+static void do_atomic(void)
+{
+	rp_post(&p, IBV_WR_ATOMIC_FETCH_AND_ADD, p.addr & ~7ull, p.rkey, 0, 8, 0);
+}
+
+static void do_send_imm(void)
+{
+	memset(p.tx, 0, 32);
+	rp_post(&p, IBV_WR_SEND_WITH_IMM, 0, 0, 0, (uint32_t)num(0, 32), 0xffffffff);
+}
+
+/* arg 0: what, arg 1: how many. */
+static void do_flood(void)
+{
+	const char *what = arg[0] ? arg[0] : "keepalive";
+	uint64_t n = num(1, 200000);
+	bool ok = true;
+
+	while (n-- && ok) {
+		if (!strcmp(what, "keepalive"))
+			ok = rp_message(&p, 2, 0, 0, 0);
+		else if (!strcmp(what, "get"))
+			ok = rp_message(&p, 0, 0, 0, 0);
+		else if (!strcmp(what, "set"))
+			ok = rp_message(&p, 1, 0, 0, 0);
+		else if (!strcmp(what, "register"))
+			ok = rp_register(&p);
+		else if (!strcmp(what, "zero"))
+			ok = rp_post(&p, IBV_WR_RDMA_WRITE, p.addr, p.rkey, 0, 0, 0);
+		else if (!strcmp(what, "zeroimm"))
+			ok = rp_post(&p, IBV_WR_RDMA_WRITE_WITH_IMM, p.addr, p.rkey, 0, 0, 0);
+		else if (!strcmp(what, "byte"))
+			ok = rp_data(&p, "\n", 1);
+		else
+			exit(2);
+	}
+}
+
+static void do_fin(void)
+{
+	unsigned i;
+
+	for (i = 0; i < num(0, 1); i++)
+		rp_message(&p, 0x5600, 0, 0, 0);
+	chat(num(1, 0) ? 1 : 0);
+}
+
+static void do_reset(void)
+{
+	rp_message(&p, 0x5601, 0, 0, 0);
+	chat(1);
+}
+
+static void do_disconnect(void)
+{
+	rdma_disconnect(p.id);
+}
+
+/* Half a request, half a reply, and never another word. */
+static void do_half(void)
+{
+	static const char half[] = "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\nabc", reply[] = "$100000\r\nabc";
+
+	rp_data(&p, is_server ? reply : half, (uint32_t)strlen(is_server ? reply : half));
+}
+
+static void do_nothing(void)
+{
+}
+
+/* Asks for far more than it takes. */
+static void do_greedy(void)
+{
+	unsigned i;
+
+	p.polite = false;
+	for (i = 0; i < 64 && !p.dead; i++)
+		provoke("1048576");
+}
+
+/* SIGKILL in mid flight. */
+static void do_die(void)
+{
+	unsigned i;
+
+	provoke("8388608");
+	for (i = 0; i < 100 && !p.dead; i++)
+		chat(i % 10);
+	raise(SIGKILL);
+}
+
+/* ------------------------------------------------------------------ the table */
+
+struct attack {
+	const char *name;
+	void (*before)(void); /* fills private data */
+	void (*run)(void);    /* NULL: silence, not even a RegisterXferMemory */
+	bool no_receives;
+	bool raw; /* run at ESTABLISHED, before anything was exchanged */
+};
+
+static const struct attack attacks[] = {
+    {.name = "chat", .run = do_chat},
+    {.name = "pd-garbage", .before = pd_garbage, .run = do_chat},
+    {.name = "pd-short-magic", .before = pd_short_magic, .run = do_chat},
+    {.name = "pd-spoilt", .before = pd_spoilt, .run = do_nothing},
+    {.name = "pd-ring", .before = pd_ring, .run = do_nothing},
+    {.name = "opcode", .run = do_opcode},
+    {.name = "size", .run = do_size},
+    {.name = "early-opcode", .run = do_opcode, .raw = true},
+    {.name = "early-size", .run = do_size, .raw = true},
+    {.name = "register", .run = do_register},
+    {.name = "rekey", .run = do_rekey},
+    {.name = "imm", .run = do_imm},
+    {.name = "overrun", .run = do_overrun},
+    {.name = "write", .run = do_write},
+    {.name = "read", .run = do_read},
+    {.name = "atomic", .run = do_atomic},
+    {.name = "send-imm", .run = do_send_imm},
+    {.name = "flood", .run = do_flood},
+    {.name = "early-flood", .run = do_flood, .raw = true},
+    {.name = "fin", .run = do_fin},
+    {.name = "reset", .run = do_reset},
+    {.name = "disconnect", .run = do_disconnect},
+    {.name = "early-disconnect", .run = do_disconnect, .raw = true},
+    {.name = "half", .run = do_half},
+    {.name = "silence"},
+    {.name = "no-receives", .run = do_nothing, .no_receives = true, .raw = true},
+    {.name = "greedy", .run = do_greedy},
+    {.name = "die-busy", .run = do_die},
+    {.name = "die", .run = do_chat},
+    {.name = "reject", .run = do_nothing},
+    {.name = "ignore", .run = do_nothing},
+};
+
+static const char *die_at;
+
+static void step(const char *name)
+{
+	if (die_at && !strcmp(name, die_at))
+		raise(SIGKILL);
+}
+
+static void outcome(void)
+{
+	if (p.refused)
+		printf("outcome: refused %d\n", p.refused_status);
+	else if (p.dead)
+		printf("outcome: dead %d\n", (int)p.why);
+	else
+		printf("outcome: %s\n", p.established ? "alive" : "silent");
+	fflush(stdout);
+}
+
+static void attack_run(const struct attack *a)
+{
+	if (!p.established || p.dead || !a->run)
+		return;
+	if (a->raw) {
+		a->run();
+		return;
+	}
+	rp_register(&p);
+	rp_step("registered");
+	if (!rp_wait(&p, &p.registers, 1, 5000))
+		return;
+	rp_step("exchanged");
+	a->run();
+}
+
+static void serve(const struct attack *a, const char *host, const char *port)
+{
+	rp_listen(&p, host, port);
+	printf("listening\n");
+	fflush(stdout);
+	rp_request_wait(&p);
+	if (!strcmp(a->name, "reject")) {
+		rdma_reject(p.id, NULL, 0);
+		return;
+	}
+	if (strcmp(a->name, "ignore"))
+		rp_accept(&p, private_len ? private_data : NULL, private_len, 5000);
+}
+
+int main(int argc, char **argv)
+{
+	const struct attack *a = NULL;
+	char *name, *save = NULL;
+	unsigned i;
+
+	for (i = 0; argc == 2 && i < sizeof(attacks) / sizeof(attacks[0]); i++)
+		puts(attacks[i].name);
+	if (argc != 5)
+		return argc == 2 ? 0 : 2;
+	is_server = !strcmp(argv[1], "server");
+	name = strtok_r(argv[4], ":", &save);
+	arg[0] = strtok_r(NULL, ":", &save);
+	arg[1] = strtok_r(NULL, ":", &save);
+	for (i = 0; name && i < sizeof(attacks) / sizeof(attacks[0]); i++)
+		if (!strcmp(attacks[i].name, name))
+			a = &attacks[i];
+	if (!a)
+		return 2;
+	if (!strcmp(a->name, "die"))
+		die_at = arg[0];
+	rp_step = step;
+	p.no_receives = a->no_receives;
+	if (a->before)
+		a->before();
+	if (is_server)
+		serve(a, argv[2], argv[3]);
+	else
+		rp_connect(&p, argv[2], argv[3], private_len ? private_data : NULL, private_len, 5000);
+	attack_run(a);
+	if (is_server && !strcmp(a->name, "chat")) {
+		printf("outcome: alive\n");
+		fflush(stdout);
+	}
+	rp_pump(&p, SETTLE_MS);
+	outcome();
+	_exit(0);
+}
