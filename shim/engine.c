@@ -344,6 +344,7 @@ static struct vkr_cq *cq_new(struct vkr_device *dev, int entries)
 	want = vkr_max(want, entries);
 	if (dev->max_cqe && (uint32_t)want > dev->max_cqe)
 		want = (int)dev->max_cqe;
+	pthread_mutex_init(&c->lock, NULL);
 	c->cq = vkr_verbs.ibv_create_cq(dev->verbs, want, c, dev->channel, 0);
 	if (!c->cq) {
 		free(c);
@@ -351,7 +352,6 @@ static struct vkr_cq *cq_new(struct vkr_device *dev, int entries)
 	}
 	c->dev = dev;
 	c->capacity = want;
-	pthread_mutex_init(&c->lock, NULL);
 	cq_arm(c);
 	dev->cqs[n] = c;
 	atomic_store(&dev->n_cqs, n + 1);

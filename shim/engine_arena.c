@@ -2,6 +2,7 @@
 #include "engine.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 /* Blocks of 2^12 to 2^20 bytes are cut from slabs of 1 MiB and stay; larger ones come and go. */
@@ -137,14 +138,9 @@ void vkr_arena_unlock(void)
 
 void vkr_arena_forked(void)
 {
-	int i;
-
-	/* The blocks are not mapped here; only their links are ours to free. */
+	/* The blocks are not mapped here; and their links may be in the middle of a change. */
 	pthread_mutex_init(&arena_lock, NULL);
-	for (i = 0; i <= MAX_SHIFT; i++) {
-		free(lists[i].blocks);
-		lists[i] = (struct free_list){0};
-	}
+	memset(lists, 0, sizeof(lists));
 }
 
 void vkr_gauge_add(vkr_counter *gauge, int64_t n)

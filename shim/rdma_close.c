@@ -35,7 +35,7 @@ void vkr_stream_timer(struct vkr_stream *s, int64_t due)
 	vkr_timer_set(&s->timer, due);
 }
 
-static void set_phase(struct vkr_stream *s, enum vkr_phase phase)
+void vkr_stream_phase(struct vkr_stream *s, enum vkr_phase phase)
 {
 	pthread_mutex_lock(&s->p.lock);
 	s->phase = phase;
@@ -75,17 +75,29 @@ static void marker_post(struct vkr_stream *s)
 		s->marker_done = true; /* nothing to wait for */
 }
 
+static bool marker_done(struct vkr_stream *s)
+{
+	bool done;
+
+	pthread_mutex_lock(&s->p.lock);
+	done = s->marker_done;
+	pthread_mutex_unlock(&s->p.lock);
+	return done;
+}
+
 /* The marker is flushed after everything before it, so then no completion of a send is to come. */
 static void flush_step(struct vkr_stream *s)
 {
-	if (!s->marker_done)
+	if (!marker_done(s)) {
 		vkr_endpoint_drain(&s->ep);
-	if (!s->marker_done && vkr_clock_ns() < s->deadline) {
-		vkr_stream_timer(s, vkr_clock_ns() + MARKER_RETRY_NS);
-		return;
+		if (!marker_done(s)) {
+			if (vkr_clock_ns() < s->deadline) {
+				vkr_stream_timer(s, vkr_clock_ns() + MARKER_RETRY_NS);
+				return;
+			}
+			vkr_warn("a queue pair did not flush in time");
+		}
 	}
-	if (!s->marker_done)
-		vkr_warn("a queue pair did not flush in time");
 	finish(s);
 }
 
@@ -96,7 +108,7 @@ void vkr_stream_teardown(struct vkr_stream *s)
 	vkr_timer_cancel(&s->timer);
 	vkr_cm_forget(s);
 	vkr_store(&s->stats->state, VKR_SLOT_CLOSING);
-	set_phase(s, VKR_PH_FLUSH);
+	vkr_stream_phase(s, VKR_PH_FLUSH);
 	if (!s->qp_live) {
 		finish(s);
 		return;
@@ -188,7 +200,7 @@ static void drain_begin(struct vkr_stream *s)
 {
 	vkr_store(&s->stats->state, VKR_SLOT_CLOSING);
 	s->deadline = vkr_clock_ns() + s->drain_ns;
-	set_phase(s, VKR_PH_DRAIN);
+	vkr_stream_phase(s, VKR_PH_DRAIN);
 	drain_step(s);
 }
 

@@ -204,13 +204,6 @@ static int remaining_ms(const struct vkr_stream *s)
 	return (int)vkr_max(left, 1);
 }
 
-static void phase_set(struct vkr_stream *s, enum vkr_phase phase)
-{
-	pthread_mutex_lock(&s->p.lock);
-	s->phase = phase;
-	pthread_mutex_unlock(&s->p.lock);
-}
-
 void vkr_cm_connect_begin(struct vkr_stream *s)
 {
 	struct sockaddr_storage src = s->bind, dst = s->peer;
@@ -224,7 +217,7 @@ void vkr_cm_connect_begin(struct vkr_stream *s)
 		connect_over(s, errno, "no RDMA connection identifier left");
 		return;
 	}
-	phase_set(s, VKR_PH_ADDR);
+	vkr_stream_phase(s, VKR_PH_ADDR);
 	if (vkr_verbs.rdma_resolve_addr(s->id, s->bound ? (struct sockaddr *)&src : NULL, (struct sockaddr *)&dst,
 					remaining_ms(s)))
 		connect_over(s, ENETUNREACH, "address has no RDMA device behind it");
@@ -232,7 +225,7 @@ void vkr_cm_connect_begin(struct vkr_stream *s)
 
 static void on_addr_resolved(struct vkr_stream *s)
 {
-	phase_set(s, VKR_PH_ROUTE);
+	vkr_stream_phase(s, VKR_PH_ROUTE);
 	if (vkr_verbs.rdma_resolve_route(s->id, remaining_ms(s)))
 		connect_over(s, ENETUNREACH, "no RDMA route");
 }
@@ -256,7 +249,7 @@ static void on_route_resolved(struct vkr_stream *s)
 	param.responder_resources = param.initiator_depth = 1;
 	param.retry_count = param.rnr_retry_count = 7;
 	param.qp_num = s->qp->qp_num;
-	phase_set(s, VKR_PH_REQUEST);
+	vkr_stream_phase(s, VKR_PH_REQUEST);
 	if (vkr_verbs.rdma_connect(s->id, &param))
 		connect_over(s, errno ? errno : EIO, "the RDMA connection request could not be sent");
 }
@@ -288,7 +281,7 @@ static bool stale_retry(struct vkr_stream *s)
 	if (s->attempts >= STALE_ATTEMPTS || vkr_clock_ns() >= s->deadline)
 		return false;
 	vkr_stream_verbs_destroy(s);
-	phase_set(s, VKR_PH_NEW);
+	vkr_stream_phase(s, VKR_PH_NEW);
 	vkr_task_queue(&s->task);
 	return true;
 }

@@ -12,7 +12,7 @@
 static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool running;
 static bool opened; /* the libraries, which survive a fork */
-static bool forked;
+static bool forked, prepared;
 static int failure;
 static const char *failure_reason;
 
@@ -151,7 +151,6 @@ static void pollable_unlock(struct vkr_pollable *p)
 	pthread_mutex_unlock(&p->lock);
 }
 
-/* The child may still take watches off an inherited stream. */
 static void pollable_renew(struct vkr_pollable *p)
 {
 	pthread_mutex_init(&p->lock, NULL);
@@ -165,10 +164,12 @@ void vkr_engine_fork_prepare(void)
 	pollables_each(pollable_lock);
 	vkr_progress_lock();
 	vkr_arena_lock();
+	prepared = true;
 }
 
 void vkr_engine_fork_parent(void)
 {
+	prepared = false;
 	vkr_arena_unlock();
 	vkr_progress_unlock();
 	pollables_each(pollable_unlock);
@@ -177,8 +178,14 @@ void vkr_engine_fork_parent(void)
 	pthread_mutex_unlock(&start_lock);
 }
 
+/*
+ * Children of clone() and _Fork() come here without the prepare handler: a lock may be any thread's, so all are made
+ * anew. Streams keep a working one, since the child may take its watches off what it inherited.
+ */
 void vkr_engine_fork_child(void)
 {
+	if (prepared)
+		vkr_engine_fork_parent();
 	pollables_each(pollable_renew);
 	vkr_epoch++;
 	vkr_registry = NULL;

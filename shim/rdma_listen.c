@@ -56,7 +56,7 @@ static int accept_request(struct vkr_stream *s, const char **what)
 	param.responder_resources = param.initiator_depth = 1;
 	param.retry_count = param.rnr_retry_count = 7;
 	param.qp_num = s->qp->qp_num;
-	s->phase = VKR_PH_ACCEPTED;
+	vkr_stream_phase(s, VKR_PH_ACCEPTED);
 	*what = "the RDMA connection could not be accepted";
 	return vkr_verbs.rdma_accept(s->id, &param) ? (errno ? -errno : -EIO) : 0;
 }

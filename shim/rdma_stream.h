@@ -231,6 +231,7 @@ bool vkr_tx_trim(struct vkr_stream *s);    /* the same if it is empty; false if 
 void vkr_stream_step(struct vkr_task *task);
 /* Ends it now: QP to ERR, flush, destroy. */
 void vkr_stream_teardown(struct vkr_stream *s);
+void vkr_stream_phase(struct vkr_stream *s, enum vkr_phase phase);
 /* Runs the step at that time. */
 void vkr_stream_timer(struct vkr_stream *s, int64_t due);
 
