@@ -5,6 +5,7 @@ One test file is one topic. VKR_MODE=native runs it over the kernel's TCP, VKR_M
 expectations. In carried mode a client is forbidden to fall back (VKRDMA_FALLBACK=none), and at the end of each test the
 servers' counters must show bytes and immediates in both directions: a test whose traffic went by TCP fails.
 """
+import collections
 import contextlib
 import ctypes
 import json
@@ -69,6 +70,15 @@ def wait(what, condition, timeout=30, interval=0.05):
         if time.monotonic() > deadline:
             raise AssertionError(f'{timeout} s were not enough for: {what}')
         time.sleep(interval)
+
+
+def fd_kinds(pid):
+    """What a process's descriptors are, and how many of each."""
+    links = []
+    for fd in os.listdir(f'/proc/{pid}/fd'):
+        with contextlib.suppress(OSError):
+            links.append(re.sub(r'\d+', 'N', os.readlink(f'/proc/{pid}/fd/{fd}')))
+    return dict(collections.Counter(links))
 
 
 class ServerError(Exception):
@@ -208,7 +218,8 @@ class Server:
             listen = [port] if flagged else []
         self.argv = [f'{kind}-server', '--port', str(port), '--dir', self.dir, '--bind', HOST, '--save', '', '--daemonize',
                      'no', '--enable-debug-command', 'local', *map(str, args)]
-        extra = {'VKRDMA_LOG': 'info:' + os.path.join(self.dir, 'shim.log')}
+        # A server must answer the harness, which speaks TCP; what its own connects used is checked from the counters.
+        extra = {'VKRDMA_LOG': 'info:' + os.path.join(self.dir, 'shim.log'), **({'VKRDMA_FALLBACK': 'tcp'} if CARRIED else {})}
         self.env = preload_env(listen=listen, connect=connect, extra={**extra, **(env or {})})
         self.proc = None
 
@@ -408,7 +419,8 @@ class Case(unittest.TestCase):
         try:
             wait('gauges', back, timeout, 0.2)
         except AssertionError:
-            raise AssertionError(f'left behind after {timeout} s: {last}, at the start {base}') from None
+            raise AssertionError(f'left behind after {timeout} s: {last}, at the start {base}; open now: '
+                                 f'{fd_kinds(server.pid)}') from None
 
 
 class Result(unittest.TextTestResult):
@@ -457,6 +469,7 @@ def main():
         for needed in (SHIM, STAT):
             if not os.path.exists(needed):
                 sys.exit(f'{needed} is missing: build it first, or set VKR_BUILD')
+    print(f'mode {MODE}, tier {TIER}' + (f', {PROVIDER}, {SHIM}' if CARRIED else ''), flush=True)
     runner = unittest.TextTestRunner(verbosity=2, resultclass=Result, stream=sys.stdout)
     program = unittest.main(module='__main__', testRunner=runner, exit=False)
     result = program.result
