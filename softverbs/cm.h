@@ -57,6 +57,7 @@ struct cm_id {
 	pid_t pid;
 
 	bool afonly, reuseaddr;
+	bool shared; /* the port is held with others (REUSEADDR) */
 	uint8_t tos, ack_timeout;
 	bool ack_timeout_set;
 	struct cm_name *names[2];

@@ -107,22 +107,25 @@ static bool addr_local(const struct sockaddr *sa)
 
 /* ------------------------------------------------------------------ names */
 
-static size_t name_of(char *buf, size_t size, const struct sockaddr *sa, enum rdma_port_space ps)
+/* share < 0: the port itself; else one of the places of those who bound it with REUSEADDR. */
+static size_t name_of(char *buf, size_t size, const struct sockaddr *sa, enum rdma_port_space ps, int share)
 {
 	struct sockaddr_storage p;
-	char text[INET6_ADDRSTRLEN] = "";
+	char text[INET6_ADDRSTRLEN] = "", place[16] = "";
 
 	addr_plain(sa, &p);
+	if (share >= 0)
+		snprintf(place, sizeof(place), "/%d", share);
 	inet_ntop(p.ss_family,
 		  p.ss_family == AF_INET6 ? (void *)&((struct sockaddr_in6 *)&p)->sin6_addr
 					  : (void *)&((struct sockaddr_in *)&p)->sin_addr,
 		  text, sizeof(text));
 	buf[0] = 0;
-	return 1 + (size_t)snprintf(buf + 1, size - 1, "vkrdma-soft/%u/%x/%s/%u", (unsigned)geteuid(), (unsigned)ps,
-				    text, port_of((struct sockaddr *)&p));
+	return 1 + (size_t)snprintf(buf + 1, size - 1, "vkrdma-soft/%u/%x/%s/%u%s", (unsigned)geteuid(), (unsigned)ps,
+				    text, port_of((struct sockaddr *)&p), place);
 }
 
-static struct cm_name *name_hold(const struct sockaddr *sa, enum rdma_port_space ps, int backlog, int *err)
+static struct cm_name *name_hold(const struct sockaddr *sa, enum rdma_port_space ps, int share, int *err)
 {
 	struct cm_name *n = calloc(1, sizeof(*n));
 	char name[108];
@@ -131,7 +134,7 @@ static struct cm_name *name_hold(const struct sockaddr *sa, enum rdma_port_space
 		*err = ENOMEM;
 		return NULL;
 	}
-	*err = sv_name_listen(name, name_of(name, sizeof(name), sa, ps), &n->src, backlog);
+	*err = sv_name_listen(name, name_of(name, sizeof(name), sa, ps, share), &n->src, 0);
 	if (*err) {
 		free(n);
 		return NULL;
@@ -158,13 +161,26 @@ void cm_names_drop(struct cm_id *id)
 	}
 }
 
-static bool name_free(const struct sockaddr *sa, enum rdma_port_space ps)
+static bool name_free(const struct sockaddr *sa, enum rdma_port_space ps, int share)
 {
 	int err = 0;
-	struct cm_name *n = name_hold(sa, ps, 0, &err);
+	struct cm_name *n = name_hold(sa, ps, share, &err);
 
 	name_drop(n);
 	return err != EADDRINUSE;
+}
+
+#define SHARES 8
+
+/* Nobody holds it: neither alone nor with others. */
+static bool port_free(const struct sockaddr *sa, enum rdma_port_space ps)
+{
+	if (!name_free(sa, ps, -1))
+		return false;
+	for (int i = 0; i < SHARES; i++)
+		if (!name_free(sa, ps, i))
+			return false;
+	return true;
 }
 
 /* A wildcard and a single address of the same port exclude each other. */
@@ -180,7 +196,7 @@ static bool conflicts(const struct sockaddr *sa, enum rdma_port_space ps)
 			((struct sockaddr_in *)&any)->sin_addr.s_addr = 0;
 		else
 			memset(&((struct sockaddr_in6 *)&any)->sin6_addr, 0, 16);
-		return !name_free((struct sockaddr *)&any, ps);
+		return !port_free((struct sockaddr *)&any, ps);
 	}
 	if (getifaddrs(&list))
 		return false;
@@ -190,32 +206,65 @@ static bool conflicts(const struct sockaddr *sa, enum rdma_port_space ps)
 		memset(&any, 0, sizeof(any));
 		memcpy(&any, i->ifa_addr, addr_len(i->ifa_addr));
 		port_set((struct sockaddr *)&any, port_of(sa));
-		taken = !name_free((struct sockaddr *)&any, ps);
+		taken = !port_free((struct sockaddr *)&any, ps);
 	}
 	freeifaddrs(list);
 	return taken;
 }
 
-static int hold_port(struct cm_id *id)
+/* The port for this id alone. */
+static struct cm_name *hold_alone(const struct sockaddr *sa, enum rdma_port_space ps, int *err)
+{
+	struct cm_name *n;
+
+	*err = EADDRINUSE;
+	if (conflicts(sa, ps))
+		return NULL;
+	n = name_hold(sa, ps, -1, err);
+	for (int i = 0; n && i < SHARES; i++) {
+		if (!name_free(sa, ps, i)) {
+			name_drop(n);
+			n = NULL;
+			*err = EADDRINUSE;
+		}
+	}
+	return n;
+}
+
+/* A place among those who share the port. */
+static struct cm_name *hold_shared(const struct sockaddr *sa, enum rdma_port_space ps, int *err)
+{
+	struct cm_name *n = NULL;
+
+	*err = EADDRINUSE;
+	for (int i = 0; i < SHARES && !n && *err == EADDRINUSE; i++)
+		n = name_hold(sa, ps, i, err);
+	if (n && !name_free(sa, ps, -1)) {
+		name_drop(n);
+		n = NULL;
+		*err = EADDRINUSE;
+	}
+	return n;
+}
+
+static int hold_port(struct cm_id *id, bool shared)
 {
 	struct sockaddr *sa = &id->id.route.addr.src_addr;
 	struct sockaddr_in four = {.sin_family = AF_INET};
+	struct cm_name *(*hold)(const struct sockaddr *, enum rdma_port_space, int *) =
+	    shared ? hold_shared : hold_alone;
 	int err = 0;
 
-	if (conflicts(sa, id->id.ps))
-		return EADDRINUSE;
-	id->names[0] = name_hold(sa, id->id.ps, 0, &err);
+	id->names[0] = hold(sa, id->id.ps, &err);
 	if (err)
 		return err;
 	if (sa->sa_family == AF_INET6 && addr_any(sa) && !id->afonly) {
 		four.sin_port = htons(port_of(sa));
-		if (conflicts((struct sockaddr *)&four, id->id.ps))
-			err = EADDRINUSE;
-		else
-			id->names[1] = name_hold((struct sockaddr *)&four, id->id.ps, 0, &err);
+		id->names[1] = hold((struct sockaddr *)&four, id->id.ps, &err);
 	}
 	if (err)
 		cm_names_drop(id);
+	id->shared = shared;
 	return err;
 }
 
@@ -234,14 +283,11 @@ static int bind_port(struct cm_id *id)
 	struct sockaddr *sa = &id->id.route.addr.src_addr;
 	int err = EADDRINUSE;
 
-	if (port_of(sa)) {
-		err = hold_port(id);
-		/* With REUSEADDR the port is contended for at listen(). */
-		return err == EADDRINUSE && id->reuseaddr ? 0 : err;
-	}
+	if (port_of(sa))
+		return hold_port(id, id->reuseaddr);
 	for (int tries = 0; tries < 28232 && err == EADDRINUSE; tries++) {
 		port_set(sa, next_port());
-		err = hold_port(id);
+		err = hold_port(id, id->reuseaddr);
 	}
 	if (err)
 		port_set(sa, 0);
@@ -252,10 +298,14 @@ int cm_listen_names(struct cm_id *id)
 {
 	int err;
 
-	if (!id->names[0]) {
-		err = hold_port(id);
-		if (err)
+	if (id->shared) {
+		/* Who listens must be alone. */
+		cm_names_drop(id);
+		err = hold_port(id, false);
+		if (err) {
+			hold_port(id, true);
 			return err;
+		}
 	}
 	for (int i = 0; i < 2; i++) {
 		struct cm_name *n = id->names[i];
@@ -278,7 +328,7 @@ struct sv_peer *cm_find_listener(const struct sockaddr *dst, enum rdma_port_spac
 	struct sv_peer *p;
 	char name[108];
 
-	p = sv_peer_connect(name, name_of(name, sizeof(name), dst, ps));
+	p = sv_peer_connect(name, name_of(name, sizeof(name), dst, ps, -1));
 	if (p)
 		return p;
 	addr_plain(dst, &any);
@@ -286,7 +336,7 @@ struct sv_peer *cm_find_listener(const struct sockaddr *dst, enum rdma_port_spac
 		((struct sockaddr_in *)&any)->sin_addr.s_addr = 0;
 	else
 		memset(&((struct sockaddr_in6 *)&any)->sin6_addr, 0, 16);
-	return sv_peer_connect(name, name_of(name, sizeof(name), (struct sockaddr *)&any, ps));
+	return sv_peer_connect(name, name_of(name, sizeof(name), (struct sockaddr *)&any, ps, -1));
 }
 
 /* ------------------------------------------------------------------ the exported part */

@@ -111,6 +111,7 @@ static int ep_passive(struct rdma_cm_id *id, struct rdma_addrinfo *res, struct i
 		return -1;
 	keep->pd = pd;
 	keep->attr = *attr;
+	keep->attr.qp_type = res->ai_qp_type;
 	cm_of(id)->ep = keep;
 	return 0;
 }
@@ -176,10 +177,13 @@ SV_EXPORT int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **id
 		struct ibv_qp_init_attr attr = ep->attr;
 
 		if (rdma_create_qp(event->id, ep->pd, &attr)) {
+			struct rdma_cm_id *unwanted = event->id;
+			int saved = errno;
+
 			rdma_ack_cm_event(event);
-			rdma_reject(event->id, NULL, 0);
-			rdma_destroy_id(event->id);
-			return -1;
+			rdma_reject(unwanted, NULL, 0);
+			rdma_destroy_id(unwanted);
+			return cm_err(saved);
 		}
 	}
 	*id = event->id;

@@ -39,7 +39,7 @@ SV_EXPORT struct rdma_event_channel *rdma_create_event_channel(void)
 	c = calloc(1, sizeof(*c));
 	if (!c)
 		return NULL;
-	ret = sv_evq_init(&c->q);
+	ret = sv_evq_init(&c->q, (_Atomic int *)&c->ch.fd);
 	if (ret) {
 		free(c);
 		errno = ret;

@@ -4,6 +4,7 @@
  */
 #include "soft.h"
 
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/uio.h>
 
@@ -20,9 +21,8 @@ static bool chan_number(struct sv_chan *c)
 	bool found = false;
 
 	pthread_mutex_lock(&sv_proc.lock);
-	for (uint32_t n = 0; n < SV_MAX_CHAN && !found; n++) {
-		uint32_t i = (sv_proc.chan_hint + n) % SV_MAX_CHAN;
-
+	/* The lowest free number: entries that were used before are in memory already. */
+	for (uint32_t i = sv_proc.chan_hint; i < SV_MAX_CHAN && !found; i++) {
 		if (!sv_proc.chans[i]) {
 			sv_proc.chan_hint = i + 1;
 			sv_proc.chans[i] = c;
@@ -52,6 +52,7 @@ SV_EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c
 	c->ch.fd = sv_fd_new(eventfd(0, EFD_CLOEXEC));
 	if (c->ch.fd < 0)
 		goto fail;
+	sv_fd_slot(c->ch.fd, (_Atomic int *)&c->ch.fd, 0);
 	pthread_mutex_init(&c->lock, NULL);
 	if (!chan_number(c)) {
 		sv_fd_close(c->ch.fd);
@@ -75,6 +76,7 @@ SV_EXPORT int ibv_destroy_comp_channel(struct ibv_comp_channel *ch)
 		return EBUSY;
 	pthread_mutex_lock(&sv_proc.lock);
 	sv_proc.chans[c->idx] = NULL;
+	sv_proc.chan_hint = sv_min(sv_proc.chan_hint, c->idx);
 	pthread_mutex_unlock(&sv_proc.lock);
 	sv_fd_close(ch->fd);
 	pthread_mutex_destroy(&c->lock);
@@ -199,6 +201,18 @@ static void chan_level(struct sv_chan *c, bool consumed)
 		chan_raise(c);
 }
 
+/* c->lock held. A CQ of this bit has gone, and with it the events that nobody took. */
+static void chan_settle(struct sv_chan *c, uint32_t bit)
+{
+	struct sv_bits *b = &sv_proc.seg->chan[c->idx].pending;
+
+	atomic_fetch_and(&b->leaf[bit / 64], ~(1ull << (bit % 64)));
+	for (uint32_t i = bit; i < c->ncqs; i += SV_BITS)
+		if (c->cqs[i] && atomic_load(&c->cqs[i]->ent->events) != sv_load(&c->cqs[i]->events_got))
+			sv_bits_set(b, bit);
+	chan_level(c, false);
+}
+
 SV_EXPORT int ibv_get_cq_event(struct ibv_comp_channel *ch, struct ibv_cq **cq, void **context)
 {
 	struct sv_chan *c = chan_of(ch);
@@ -253,9 +267,7 @@ static bool cq_number(struct sv_cq *cq)
 	bool found = false;
 
 	pthread_mutex_lock(&sv_proc.lock);
-	for (uint32_t n = 0; n < SV_MAX_CQ && !found; n++) {
-		uint32_t i = (sv_proc.cq_hint + n) % SV_MAX_CQ;
-
+	for (uint32_t i = sv_proc.cq_hint; i < SV_MAX_CQ && !found; i++) {
 		if (!sv_proc.cqs[i]) {
 			sv_proc.cq_hint = i + 1;
 			sv_proc.cqs[i] = cq;
@@ -385,8 +397,7 @@ SV_EXPORT int ibv_destroy_cq(struct ibv_cq *ibcq)
 	if (cq->chan) {
 		pthread_mutex_lock(&cq->chan->lock);
 		cq->chan->cqs[cq->chan_slot] = NULL;
-		if (!chan_pending(cq->chan))
-			chan_level(cq->chan, false);
+		chan_settle(cq->chan, cq->chan_slot % SV_BITS);
 		pthread_mutex_unlock(&cq->chan->lock);
 	}
 	cq_wait_acked(cq);
@@ -397,6 +408,7 @@ SV_EXPORT int ibv_destroy_cq(struct ibv_cq *ibcq)
 	}
 	pthread_mutex_lock(&sv_proc.lock);
 	sv_proc.cqs[cq->idx] = NULL;
+	sv_proc.cq_hint = sv_min(sv_proc.cq_hint, cq->idx);
 	pthread_mutex_unlock(&sv_proc.lock);
 	cq_free(cq);
 	return 0;
@@ -546,6 +558,19 @@ static void cq_drain(struct sv_cq *cq, struct sv_sink *sink)
 	}
 }
 
+/*
+ * A program that spins would not hinder a device. Here the peer may need this very CPU: now and then let it have it.
+ * Who polls a few times before it sleeps never gets there.
+ */
+static int poll_empty(struct sv_cq *cq)
+{
+	if (sv_unlikely(sv_load(&cq->overrun)))
+		return -1;
+	if (sv_unlikely(++cq->idle % 2048 == 0))
+		sched_yield();
+	return 0;
+}
+
 int sv_cq_poll(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 {
 	struct sv_cq *cq = sv_container(ibcq, struct sv_cq, cq);
@@ -554,7 +579,8 @@ int sv_cq_poll(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 	if (sv_unlikely(!sv_ours(ibcq->context)))
 		return -1;
 	if (sv_load_acq(&cq->head) == sv_load_acq(&cq->tail) && !atomic_load(&cq->ent->active.top))
-		return sv_unlikely(sv_load(&cq->overrun)) ? -1 : 0;
+		return poll_empty(cq);
+	cq->idle = 0;
 	pthread_mutex_lock(&cq->outer);
 	got = cq_pop(cq, n, wc);
 	if (atomic_load(&cq->ent->active.top)) {

@@ -309,16 +309,15 @@ static int mr_place(struct sv_mr *m, struct sv_mr_ent *e)
 	return 0;
 }
 
+/* The lowest free slot; its tag changes with every use. */
 static uint32_t mr_slot(uint8_t *tag)
 {
-	static uint8_t next_tag;
+	for (uint32_t i = sv_max(sv_proc.mr_hint, 1u); i < SV_MAX_MR; i++) {
+		struct sv_mr_ent *e = &sv_proc.seg->mr[i];
 
-	for (uint32_t n = 0; n < SV_MAX_MR - 1; n++) {
-		uint32_t i = 1 + (sv_proc.mr_hint + n) % (SV_MAX_MR - 1);
-
-		if (!sv_load(&sv_proc.seg->mr[i].key)) {
-			sv_proc.mr_hint = i;
-			*tag = ++next_tag;
+		if (!sv_load(&e->key)) {
+			sv_proc.mr_hint = i + 1;
+			*tag = (uint8_t)++e->tag;
 			return i;
 		}
 	}
@@ -341,8 +340,11 @@ static int mr_insert(struct sv_mr *m, struct ibv_pd *pd, uint64_t va, uint64_t l
 	e->len = len;
 	e->va = va;
 	ret = mr_place(m, e);
-	if (ret)
+	if (ret) {
+		sv_proc.mr_hint = m->idx;
 		return ret;
+	}
+	sv_store(&e->in_recv, 0);
 	m->mr.lkey = m->mr.rkey = m->idx << 8 | tag;
 	m->mr.handle = m->idx;
 	sv_store_rel(&e->key, m->mr.rkey);
@@ -394,11 +396,12 @@ int sv_mr_dereg(struct ibv_mr *mr)
 	if (!sv_ours(mr->context))
 		return EINVAL;
 	atomic_store(&sv_proc.seg->mr[m->idx].key, SV_NONE); /* dead, but the slot is not free yet */
-	sv_quiesce_pd(pd);
+	sv_quiesce_pd(pd, sv_load(&sv_proc.seg->mr[m->idx].in_recv) ? mr->lkey : 0);
 	pthread_mutex_lock(&mr_lock);
 	if (m->range)
 		range_put(m->range);
 	sv_store_rel(&sv_proc.seg->mr[m->idx].key, 0);
+	sv_proc.mr_hint = sv_min(sv_proc.mr_hint, m->idx);
 	pthread_mutex_unlock(&mr_lock);
 	atomic_fetch_sub(&pd->users, 1);
 	free(m);
@@ -475,10 +478,20 @@ bool sv_quiesce_qp(struct sv_qp *qp)
 	return true;
 }
 
-void sv_quiesce_pd(struct sv_pd *pd)
+static void quiesce_for_key(struct sv_qp *qp, uint32_t lkey)
+{
+	if (lkey) {
+		pthread_mutex_lock(&qp->lock);
+		sv_recv_spoil(qp, lkey);
+		pthread_mutex_unlock(&qp->lock);
+	}
+	sv_quiesce_qp(qp);
+}
+
+void sv_quiesce_pd(struct sv_pd *pd, uint32_t lkey)
 {
 	pthread_mutex_lock(&pd->lock);
 	for (struct sv_qp *qp = pd->qps; qp; qp = qp->pd_next)
-		sv_quiesce_qp(qp);
+		quiesce_for_key(qp, lkey);
 	pthread_mutex_unlock(&pd->lock);
 }

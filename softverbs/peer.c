@@ -220,6 +220,7 @@ static struct sv_peer *peer_new(pid_t pid)
 	if (pid == sv_proc.seg->pid) {
 		p->data = sv_proc.data;
 		sv_store(&p->kick_fd, sv_proc.kick_fd);
+		sv_fd_slot(sv_proc.kick_fd, &p->kick_fd, 0);
 		sv_store_rel(&p->seg, sv_proc.seg);
 	}
 	p->next = sv_proc.peers;
@@ -282,7 +283,7 @@ static void peer_lost(struct sv_peer *p)
 	p->out = NULL;
 	pthread_mutex_unlock(&sv_proc.lock);
 	sv_source_del(&priv_of(p)->pid_src);
-	sv_fd_close(p->pid_fd);
+	sv_fd_close(priv_of(p)->pid_src.fd);
 	p->pid_fd = -1;
 	while ((s = p->socks)) {
 		p->socks = s->next;
@@ -508,7 +509,8 @@ static void got_hello(struct sv_peer *p, int *fds, int nfds)
 		return;
 	}
 	p->data = data;
-	sv_store(&p->kick_fd, sv_fd_new(fds[2]));
+	sv_store(&p->kick_fd, fds[2]);
+	sv_fd_slot(fds[2], &p->kick_fd, 0);
 	fds[2] = -1;
 	sv_store_rel(&p->seg, seg);
 }
@@ -521,7 +523,9 @@ static void got_chan(struct sv_peer *p, const struct sv_msg *m, int *fds, int nf
 		return;
 	pthread_mutex_lock(&priv_of(p)->chan_lock);
 	old = sv_load(&p->chan_fd[m->a]) - 1;
-	sv_store(&p->chan_fd[m->a], nfds == 1 ? sv_fd_new(fds[0]) + 1 : 0);
+	sv_store(&p->chan_fd[m->a], nfds == 1 ? fds[0] + 1 : 0);
+	if (nfds == 1)
+		sv_fd_slot(fds[0], &p->chan_fd[m->a], 1);
 	p->chan_gen[m->a] = m->b;
 	if (nfds == 1)
 		fds[0] = -1;
@@ -588,6 +592,8 @@ static int sock_read(struct sv_sock *s, struct sv_msg *m, int *fds, int *nfds)
 			continue;
 		*nfds = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
 		memcpy(fds, CMSG_DATA(c), sizeof(int) * (size_t)*nfds);
+		for (int i = 0; i < *nfds; i++)
+			fds[i] = sv_fd_new(fds[i]);
 	}
 	return 1;
 }
@@ -647,6 +653,7 @@ int sv_name_listen(const char *name, size_t len, struct sv_source *s, int backlo
 	s->fd = sv_fd_new(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 	if (s->fd < 0)
 		return errno;
+	sv_fd_slot(s->fd, (_Atomic int *)&s->fd, 0);
 	memcpy(un.sun_path, name, len);
 	if (bind(s->fd, (struct sockaddr *)&un, alen)) {
 		ret = errno;

@@ -52,7 +52,37 @@ int sv_rq_put(struct sv_rq *rq, const struct ibv_recv_wr *wr, uint32_t *len)
 	return 0;
 }
 
-static void kick_waiting(struct sv_qp *qp)
+/* A receive whose keys are no good is accepted; the sender sees that it cannot be used. */
+static bool recv_keys(const struct ibv_recv_wr *wr, uint32_t pd)
+{
+	for (int i = 0; i < wr->num_sge; i++) {
+		const struct ibv_sge *s = &wr->sg_list[i];
+		struct sv_mr_ent *e = &sv_proc.seg->mr[(s->lkey >> 8) % SV_MAX_MR];
+		char *va;
+
+		if (!s->length)
+			continue;
+		if (!sv_lkey_ok(s->lkey, s->addr, s->length, IBV_ACCESS_LOCAL_WRITE, pd, &va))
+			return false;
+		if (!sv_load(&e->in_recv))
+			sv_store(&e->in_recv, 1);
+	}
+	return true;
+}
+
+/* The key is being deregistered: receives that name it can take nothing any more. Lock held. */
+void sv_recv_spoil(struct sv_qp *qp, uint32_t lkey)
+{
+	for (uint32_t n = qp->rq.tail; n != qp->rq.head; n++) {
+		struct sv_rwqe *e = rq_at(&qp->rq, n);
+
+		for (uint32_t i = 0; i < e->nsge; i++)
+			if (e->sge[i].lkey == lkey && e->sge[i].length)
+				qp->lens[n & (qp->ent->rq_size - 1)] = SV_LEN_BAD;
+	}
+}
+
+void sv_kick_waiting(struct sv_qp *qp)
 {
 	/* The sender says that it waits, then looks once more; we publish, then look whether it waits. */
 	atomic_thread_fence(memory_order_seq_cst);
@@ -88,6 +118,8 @@ int sv_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr
 			*bad = wr;
 			break;
 		}
+		if (!recv_keys(wr, ibqp->pd->handle))
+			len = SV_LEN_BAD;
 		qp->lens[(qp->rq.head - 1) & (qp->ent->rq_size - 1)] = len;
 	}
 	if (qp->rq.head != posted) {
@@ -95,7 +127,7 @@ int sv_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr
 		if (sv_unlikely(qp->state == IBV_QPS_ERR))
 			flush_later(qp);
 		else
-			kick_waiting(qp);
+			sv_kick_waiting(qp);
 	}
 	pthread_mutex_unlock(&qp->lock);
 	return ret;
@@ -230,8 +262,8 @@ static void got_send(struct sv_qp *qp, const struct sv_desc *d, struct sv_sink *
 		return;
 	}
 	qp->rx_open = true;
-	if (d->flags & SV_F_TOOLONG) {
-		rx_fail(qp, e, IBV_WC_LOC_LEN_ERR, 0, sink);
+	if (d->flags & SV_F_REFUSED) {
+		rx_fail(qp, e, d->status == IBV_WC_LOC_PROT_ERR ? IBV_WC_LOC_PROT_ERR : IBV_WC_LOC_LEN_ERR, 0, sink);
 		return;
 	}
 	if (qp->rx_done + d->len > e->len) {
@@ -530,7 +562,7 @@ void sv_drain(struct sv_qp *qp, struct sv_sink *sink)
 			sv_store_rel(&qp->ent->cons, qp->cons);
 		}
 		if (receiving(qp))
-			kick_waiting(qp);
+			sv_kick_waiting(qp);
 	}
 	if (qp->state == IBV_QPS_ERR)
 		flush_receives(qp, sink);

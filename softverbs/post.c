@@ -113,22 +113,30 @@ static uint8_t wr_flags(const struct sv_swr *w)
 	return f;
 }
 
+/* The receive cannot take the message: both sides complete with an error. */
+static enum sv_exec refused(struct sv_qp *qp, struct sv_swr *w, enum ibv_wc_status theirs, enum ibv_wc_status ours)
+{
+	struct sv_desc d = {.op = SV_D_SEND, .flags = SV_F_REFUSED | SV_F_LAST, .status = (uint8_t)theirs};
+
+	took_receive(qp, w);
+	sv_put_desc(qp, &d);
+	return fail(qp, ours);
+}
+
 static enum sv_exec exec_send(struct sv_qp *qp, struct sv_swr *w, struct ibv_sge *sg)
 {
-	uint32_t most = qp->rpay_size / 4;
+	uint32_t most = qp->rpay_size / 4, room;
 
 	if (!w->started) {
 		if (!sv_room(qp, (uint32_t)sv_min(w->len, (uint64_t)most)))
 			return SV_X_ROOM;
 		if (!credit(qp))
 			return SV_X_RNR;
-		if (qp->rrq_size && w->len > qp->rlens[qp->sent & (qp->rrq_size - 1)]) {
-			struct sv_desc d = {.op = SV_D_SEND, .flags = SV_F_TOOLONG | SV_F_LAST};
-
-			took_receive(qp, w);
-			sv_put_desc(qp, &d);
-			return fail(qp, IBV_WC_REM_INV_REQ_ERR);
-		}
+		room = qp->rrq_size ? qp->rlens[qp->sent & (qp->rrq_size - 1)] : SV_LEN_BAD - 1;
+		if (room == SV_LEN_BAD && w->len)
+			return refused(qp, w, IBV_WC_LOC_PROT_ERR, IBV_WC_REM_OP_ERR);
+		if (w->len > room)
+			return refused(qp, w, IBV_WC_LOC_LEN_ERR, IBV_WC_REM_INV_REQ_ERR);
 		took_receive(qp, w);
 	}
 	do {

@@ -3,7 +3,6 @@
  * The process: its segment, its descriptors, fork.
  */
 #include "soft.h"
-#include "softverbs.h"
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
@@ -20,35 +19,19 @@ uint64_t sv_now(void)
 	return (uint64_t)ts.tv_sec * 1000000000ull + (uint64_t)ts.tv_nsec;
 }
 
-int sv_fd_new(int fd)
-{
-	if (fd >= 0 && sv_proc.fd_move)
-		return sv_proc.fd_move(fd);
-	return fd;
-}
-
-void sv_fd_close(int fd)
-{
-	int saved = errno;
-
-	if (fd < 0)
-		return;
-	if (sv_proc.fd_close)
-		sv_proc.fd_close(fd);
-	else
-		close(fd);
-	errno = saved;
-}
-
 /* ------------------------------------------------------------------ event queues */
 
-int sv_evq_init(struct sv_evq *q)
+int sv_evq_init(struct sv_evq *q, _Atomic int *user)
 {
 	pthread_mutex_init(&q->lock, NULL);
 	q->head = NULL;
 	q->tail = &q->head;
 	q->fd = sv_fd_new(eventfd(0, EFD_CLOEXEC));
-	return q->fd < 0 ? errno : 0;
+	if (q->fd < 0)
+		return errno;
+	sv_fd_slot(q->fd, (_Atomic int *)&q->fd, 0);
+	sv_fd_slot(q->fd, user, 0);
+	return 0;
 }
 
 void sv_evq_fini(struct sv_evq *q)
@@ -148,6 +131,7 @@ static void *shared_map(const char *name, uint64_t size, int *fd)
 	*fd = sv_fd_new(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	if (*fd < 0)
 		return NULL;
+	sv_fd_slot(*fd, (_Atomic int *)fd, 0);
 	if (ftruncate(*fd, (off_t)size) || fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW))
 		goto fail;
 	p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, *fd, 0);
@@ -179,8 +163,6 @@ static int proc_alloc(void)
 	sv_proc.seg->magic = SV_SEG_MAGIC;
 	sv_proc.seg->version = SV_SEG_VERSION;
 	sv_proc.seg->pid = getpid();
-	for (int i = 0; i < SV_MAX_BLOCKS; i++)
-		sv_proc.block_fd[i] = -1;
 	return 0;
 }
 
@@ -220,12 +202,7 @@ static void fork_child(void)
 	pthread_mutex_init(&sv_proc.lock, NULL);
 	if (!sv_proc.ready)
 		return;
-	sv_fd_close(sv_proc.seg_fd);
-	sv_fd_close(sv_proc.data_fd);
-	sv_fd_close(sv_proc.kick_fd);
-	sv_fd_close(sv_proc.ep_fd);
-	for (int i = 0; i < SV_MAX_BLOCKS; i++)
-		sv_fd_close(sv_proc.block_fd[i]);
+	sv_fd_fork_child();
 	sv_cm_reset();
 	sv_mr_reset();
 	sv_ring_reset();
@@ -258,6 +235,7 @@ int sv_start(void)
 		ret = errno;
 		goto unwind;
 	}
+	sv_fd_slot(sv_proc.kick_fd, (_Atomic int *)&sv_proc.kick_fd, 0);
 	ret = sv_thread_start();
 	if (ret)
 		goto unwind;
@@ -271,25 +249,4 @@ unwind:
 out:
 	pthread_mutex_unlock(&sv_proc.lock);
 	return ret;
-}
-
-/* ------------------------------------------------------------------ the private entry */
-
-static void set_fd_hooks(int (*move)(int fd), void (*closefn)(int fd))
-{
-	sv_proc.fd_move = move;
-	sv_proc.fd_close = closefn;
-}
-
-SV_EXPORT const struct vkr_soft_api *vkr_soft_api(void)
-{
-	static const struct vkr_soft_api api = {
-	    .abi = VKR_SOFT_ABI,
-	    .arena_alloc = sv_arena_alloc,
-	    .arena_free = sv_arena_free,
-	    .set_fd_hooks = set_fd_hooks,
-	    .max_inline = SV_MAX_INLINE,
-	};
-
-	return &api;
 }

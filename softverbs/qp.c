@@ -104,7 +104,6 @@ static int block_claim(void)
 			continue;
 		if (ret)
 			return ret;
-		sv_proc.block_fd[n] = sources[n].fd;
 		sv_proc.seg->blocks[n] = block;
 		sv_store_rel(&sv_proc.seg->nblocks, n + 1);
 		return 0;

@@ -49,10 +49,13 @@ enum sv_desc_op {
 	SV_D_ERR,       /* the requester found that its request is invalid at the responder, which goes to ERR */
 };
 
+/* In place of a receive's length: its buffer may not be written. */
+#define SV_LEN_BAD 0xfffffffeu
+
 #define SV_F_LAST      1u
 #define SV_F_IMM       2u
 #define SV_F_SOLICITED 4u
-#define SV_F_TOOLONG   8u  /* SEND longer than the receive: the sender has completed it with an error */
+#define SV_F_REFUSED   8u  /* SEND that the receive cannot take (status): the sender has completed it with an error */
 #define SV_F_INV       16u /* imm holds an rkey to invalidate */
 
 struct sv_desc {
@@ -72,13 +75,15 @@ struct sv_mr_ent {
 	_Atomic uint32_t key; /* 0: free */
 	uint32_t access;
 	uint32_t pd;
-	uint32_t pad;
+	uint32_t tag;  /* owner only */
 	uint64_t addr; /* as peers name it (iova) */
 	uint64_t len;
 	uint64_t va;        /* the owner's address of the first byte */
 	uint64_t dir_start; /* [dir_start, dir_end), in iova terms, lies in the data memfd at dir_off */
 	uint64_t dir_end;
 	uint64_t dir_off;
+	_Atomic uint32_t in_recv; /* owner only: a receive has named this key */
+	uint32_t pad;
 };
 
 /* The word that a sender checks at every post: epoch in the high 24 bits, enum ibv_qp_state in the low 8. */

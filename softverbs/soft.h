@@ -2,7 +2,7 @@
 /*
  * softverbs' private structures. Lock order:
  *
- *   cm_lock -> sv_cq.outer -> sv_qp.lock -> sv_srq.lock -> sv_cq.inner -> sv_proc.lock -> event queues
+ *   cm_lock -> sv_pd.lock -> sv_cq.outer -> sv_qp.lock -> sv_srq.lock -> sv_cq.inner -> sv_proc.lock -> event queues
  *
  * sv_cq.outer serialises whoever turns descriptors of the CQ's QPs into completions (ibv_poll_cq, the thread);
  * sv_cq.inner guards the ring of completions. sv_proc.lock guards the tables (peers, QP, CQ and channel numbers).
@@ -58,7 +58,8 @@ struct sv_evq {
 	int fd;
 };
 
-int sv_evq_init(struct sv_evq *q);
+/* The number is kept in q->fd, and in *user where the program sees it. */
+int sv_evq_init(struct sv_evq *q, _Atomic int *user);
 void sv_evq_fini(struct sv_evq *q);
 void sv_evq_push(struct sv_evq *q, struct sv_event *e);
 /* Blocks unless the descriptor has O_NONBLOCK. NULL with errno (EAGAIN, EINTR). `fd` is what the user holds. */
@@ -81,7 +82,7 @@ struct sv_qp;
 struct sv_pd {
 	struct ibv_pd pd;
 	_Atomic int users;
-	pthread_mutex_t lock; /* leaf */
+	pthread_mutex_t lock;
 	struct sv_qp *qps;
 };
 
@@ -129,6 +130,7 @@ struct sv_cq {
 	_Atomic int overrun;
 	_Atomic uint32_t events_got; /* delivered by ibv_get_cq_event */
 	uint32_t async_got;
+	uint32_t idle;     /* polls in a row that found nothing; a racy count is good enough */
 	struct sv_cqe cur; /* ibv_cq_ex polling */
 	bool ex_poll;
 };
@@ -273,11 +275,8 @@ struct sv_proc {
 	struct sv_chan **chans;
 	uint32_t qp_hint, cq_hint, chan_hint, mr_hint, srq_hint;
 	uint8_t *qp_used; /* QP numbers in use or quarantined */
-	int block_fd[SV_MAX_BLOCKS];
 	struct sv_peer *peers;
 	pthread_t thread;
-	int (*fd_move)(int fd);
-	void (*fd_close)(int fd);
 	bool fork_init;
 };
 
@@ -290,9 +289,17 @@ static inline bool sv_ours(const struct ibv_context *c)
 {
 	return sv_likely(sv_load(&sv_proc.pid) == (uint32_t)sv_container(c, struct sv_ctx, v.context)->pid);
 }
-int sv_fd_new(int fd); /* through the move hook */
-void sv_fd_close(int fd);
 uint64_t sv_now(void); /* ns, monotonic */
+
+/* ------------------------------------------------------------------ fds.c */
+
+struct sv_source;
+int sv_fd_new(int fd); /* takes it over, through the move hook; returns the number it has now */
+void sv_fd_close(int fd);
+/* Another word (four at most) that holds fd + bias and follows when late hooks move it. */
+void sv_fd_slot(int fd, _Atomic int *slot, int bias);
+void sv_fd_source(int fd, struct sv_source *src);
+void sv_fd_fork_child(void);
 
 /* ------------------------------------------------------------------ thread.c */
 
@@ -307,12 +314,14 @@ void sv_thread_wake(void);
 struct sv_source {
 	void (*ready)(struct sv_source *s, uint32_t events);
 	int fd;
+	uint32_t events; /* waited for */
 };
 /* Frees p when the thread has left the batch of events that may still name it. */
 void sv_retire(void *p);
 int sv_source_add(struct sv_source *s, uint32_t events);
 void sv_source_mod(struct sv_source *s, uint32_t events);
 void sv_source_del(struct sv_source *s);
+void sv_source_readd(struct sv_source *s);
 /* Called by the thread when `due` has passed, without locks; re-arming from within is allowed. */
 struct sv_timer {
 	struct sv_timer *next;
@@ -389,9 +398,9 @@ void sv_arena_free(void *p, size_t len);
 struct ibv_mr *sv_mr_reg(struct ibv_pd *pd, void *addr, size_t len, uint64_t iova, int access);
 int sv_mr_dereg(struct ibv_mr *mr);
 /* Waits until no peer that passed its checks before this call is inside memory through this QP, or any QP of the PD. */
-bool sv_quiesce_qp(struct sv_qp *qp); /* false: the peer is stopped inside */
-void sv_quiesce_pd(struct sv_pd *pd);
-void sv_mr_reset(void); /* fork's child */
+bool sv_quiesce_qp(struct sv_qp *qp);                /* false: the peer is stopped inside */
+void sv_quiesce_pd(struct sv_pd *pd, uint32_t lkey); /* lkey: receives that name it are spoiled; 0: none do */
+void sv_mr_reset(void);                              /* fork's child */
 void sv_ring_reset(void);
 int sv_mr_invalidate(uint32_t rkey, uint32_t pd);
 
@@ -451,6 +460,8 @@ void sv_put_desc(struct sv_qp *qp, const struct sv_desc *d);
 
 int sv_rq_init(struct sv_rq *rq, uint32_t size, uint32_t sge);
 void sv_rq_fini(struct sv_rq *rq);
+void sv_kick_waiting(struct sv_qp *qp); /* lock held: the sender may go on */
+void sv_recv_spoil(struct sv_qp *qp, uint32_t lkey);
 int sv_rq_put(struct sv_rq *rq, const struct ibv_recv_wr *wr, uint32_t *len);
 /* rcq->outer and qp->lock held */
 void sv_drain(struct sv_qp *qp, struct sv_sink *sink);

@@ -119,18 +119,24 @@ SV_EXPORT int ibv_destroy_srq(struct ibv_srq *ibsrq)
 /* Every sender that waits for a receive: which of them gets it is theirs to settle. */
 static void kick_waiting(struct sv_srq *s)
 {
+	uint32_t n;
+
 	atomic_thread_fence(memory_order_seq_cst);
 	if (sv_likely(!sv_load(&s->ent->waiting)) || !atomic_exchange(&s->ent->waiting, 0))
 		return;
-	pthread_mutex_lock(&sv_proc.lock);
-	for (uint32_t i = 0; i < sv_load(&sv_proc.seg->nblocks) * SV_BLOCK_QPS; i++) {
-		struct sv_qp *qp = sv_proc.qps[i];
+	n = sv_load(&sv_proc.seg->nblocks) * SV_BLOCK_QPS;
+	for (uint32_t i = 0; i < n; i++) {
+		struct sv_qp *qp = sv_proc.qps[i] && sv_load(&sv_proc.seg->qp[i].waiting) ? sv_qp_get(i) : NULL;
 
-		/* Our thread passes it on: the sender's words are under the QP's lock. */
-		if (qp && qp->srq == s && sv_load(&qp->ent->waiting))
-			sv_kick_self(i);
+		if (!qp)
+			continue;
+		if (qp->srq == s) {
+			pthread_mutex_lock(&qp->lock);
+			sv_kick_waiting(qp);
+			pthread_mutex_unlock(&qp->lock);
+		}
+		sv_qp_put(qp);
 	}
-	pthread_mutex_unlock(&sv_proc.lock);
 }
 
 int sv_post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)

@@ -49,23 +49,35 @@ static void graveyard_free(struct retired *r)
 	}
 }
 
+static int source_ctl(struct sv_source *s, int op)
+{
+	struct epoll_event ev = {.events = s->events, .data.ptr = s};
+
+	return epoll_ctl(sv_proc.ep_fd, op, s->fd, &ev) ? errno : 0;
+}
+
 int sv_source_add(struct sv_source *s, uint32_t events)
 {
-	struct epoll_event ev = {.events = events, .data.ptr = s};
-
-	return epoll_ctl(sv_proc.ep_fd, EPOLL_CTL_ADD, s->fd, &ev) ? errno : 0;
+	s->events = events;
+	sv_fd_slot(s->fd, (_Atomic int *)&s->fd, 0);
+	sv_fd_source(s->fd, s);
+	return source_ctl(s, EPOLL_CTL_ADD);
 }
 
 void sv_source_mod(struct sv_source *s, uint32_t events)
 {
-	struct epoll_event ev = {.events = events, .data.ptr = s};
-
-	epoll_ctl(sv_proc.ep_fd, EPOLL_CTL_MOD, s->fd, &ev);
+	s->events = events;
+	source_ctl(s, EPOLL_CTL_MOD);
 }
 
 void sv_source_del(struct sv_source *s)
 {
-	epoll_ctl(sv_proc.ep_fd, EPOLL_CTL_DEL, s->fd, NULL);
+	source_ctl(s, EPOLL_CTL_DEL);
+}
+
+void sv_source_readd(struct sv_source *s)
+{
+	source_ctl(s, EPOLL_CTL_ADD);
 }
 
 void sv_thread_wake(void)
@@ -311,6 +323,7 @@ int sv_thread_start(void)
 	sv_proc.ep_fd = sv_fd_new(epoll_create1(EPOLL_CLOEXEC));
 	if (sv_proc.ep_fd < 0)
 		return errno;
+	sv_fd_slot(sv_proc.ep_fd, (_Atomic int *)&sv_proc.ep_fd, 0);
 	kick_source.fd = sv_proc.kick_fd;
 	kick_source.ready = kick_ready;
 	ret = sv_source_add(&kick_source, EPOLLIN);

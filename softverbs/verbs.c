@@ -78,7 +78,7 @@ static int ctx_alloc(struct sv_ctx **out)
 	c = calloc(1, sizeof(*c));
 	if (!c)
 		return ENOMEM;
-	ret = sv_evq_init(&c->async);
+	ret = sv_evq_init(&c->async, (_Atomic int *)&c->v.context.async_fd);
 	if (ret) {
 		free(c);
 		return ret;

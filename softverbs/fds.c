@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Our descriptors: moved and closed through the hooks, known one by one, so that late hooks can move them and a forked
+ * child can close its copies.
+ */
+#include "soft.h"
+#include "softverbs.h"
+
+#include <sys/epoll.h>
+
+struct known {
+	bool used;
+	int bias;              /* the slot holds fd + bias */
+	_Atomic int *slots[4]; /* who must hear of a new number */
+	struct sv_source *src; /* in the thread's loop under this number */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct known *known;
+static int nknown;
+static int (*fd_move)(int fd);
+static void (*fd_close)(int fd);
+
+/* lock held */
+static struct known *known_at(int fd)
+{
+	if (fd >= nknown) {
+		int n = (fd + 64) * 3 / 2;
+		struct known *bigger = realloc(known, (size_t)n * sizeof(*known));
+
+		if (!bigger)
+			return NULL;
+		memset(bigger + nknown, 0, (size_t)(n - nknown) * sizeof(*known));
+		known = bigger;
+		nknown = n;
+	}
+	return &known[fd];
+}
+
+static void known_add(int fd)
+{
+	struct known *k;
+
+	pthread_mutex_lock(&lock);
+	k = known_at(fd);
+	if (k) {
+		memset(k, 0, sizeof(*k));
+		k->used = true;
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+int sv_fd_new(int fd)
+{
+	int saved = errno;
+
+	if (fd < 0)
+		return fd;
+	if (fd_move)
+		fd = fd_move(fd);
+	known_add(fd);
+	errno = saved;
+	return fd;
+}
+
+void sv_fd_slot(int fd, _Atomic int *slot, int bias)
+{
+	struct known *k;
+
+	pthread_mutex_lock(&lock);
+	k = fd >= 0 ? known_at(fd) : NULL;
+	for (int i = 0; k && i < 4; i++) {
+		if (!k->slots[i] || k->slots[i] == slot) {
+			k->slots[i] = slot;
+			k->bias = bias;
+			break;
+		}
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+void sv_fd_source(int fd, struct sv_source *src)
+{
+	struct known *k;
+
+	pthread_mutex_lock(&lock);
+	k = fd >= 0 ? known_at(fd) : NULL;
+	if (k)
+		k->src = src;
+	pthread_mutex_unlock(&lock);
+}
+
+void sv_fd_close(int fd)
+{
+	int saved = errno;
+
+	if (fd < 0)
+		return;
+	pthread_mutex_lock(&lock);
+	if (fd < nknown)
+		known[fd].used = false;
+	pthread_mutex_unlock(&lock);
+	if (fd_close)
+		fd_close(fd);
+	else
+		close(fd);
+	errno = saved;
+}
+
+void sv_fd_fork_child(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	for (int fd = 0; fd < nknown; fd++)
+		if (known[fd].used)
+			sv_fd_close(fd);
+}
+
+/* lock held. Descriptors in the epoll set are filed under their number: out before, in again after. */
+static void move_one(int fd)
+{
+	struct known k = known[fd], *to;
+	int now;
+
+	if (k.src)
+		sv_source_del(k.src);
+	known[fd].used = false;
+	now = fd_move(fd);
+	to = known_at(now);
+	if (to)
+		*to = k;
+	for (int i = 0; i < 4; i++)
+		if (k.slots[i])
+			atomic_store(k.slots[i], now + k.bias);
+	if (k.src)
+		sv_source_readd(k.src);
+}
+
+static void set_fd_hooks(int (*move)(int fd), void (*closefn)(int fd))
+{
+	int n;
+
+	pthread_mutex_lock(&lock);
+	fd_move = move;
+	fd_close = closefn;
+	n = move ? nknown : 0;
+	for (int fd = 0; fd < n; fd++)
+		if (known[fd].used)
+			move_one(fd);
+	pthread_mutex_unlock(&lock);
+}
+
+/* ------------------------------------------------------------------ the private entry */
+
+SV_EXPORT const struct vkr_soft_api *vkr_soft_api(void)
+{
+	static const struct vkr_soft_api api = {
+	    .abi = VKR_SOFT_ABI,
+	    .arena_alloc = sv_arena_alloc,
+	    .arena_free = sv_arena_free,
+	    .set_fd_hooks = set_fd_hooks,
+	    .max_inline = SV_MAX_INLINE,
+	};
+
+	return &api;
+}
