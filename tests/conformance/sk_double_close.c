@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* An error path that closes twice: EBADF, or, where another has opened meanwhile, that one's number, as in the kernel. Two
- * threads that close one number at the same time: exactly one succeeds, and the stream ends once. */
+/* An error path that closes twice: EBADF, or, where another has opened meanwhile, that one's number, as in the kernel.
+ * Two threads that close one number at the same time: exactly one succeeds, and the stream ends once. */
 #include "conf.h"
 
 #define ROUNDS 200
