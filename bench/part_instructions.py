@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Instructions a request inside the shim and inside softverbs, counted by callgrind.
+
+Two runs of different length are subtracted, so that start-up and tear-down do not count; what is left is divided by the
+requests between them. Exclusive cost by object file: what a library calls counts for the library that is called.
+"""
+import collections
+import os
+import re
+import shutil
+import signal
+import subprocess
+
+from common import Failed, free_port, progress, wait_line, wait_port
+
+LIBS = ('libvkrdma.so', 'libvkrdma-soft.so', 'libc.so', 'the program')
+
+
+def by_object(path):
+    """Exclusive instructions of each object in a callgrind.out file."""
+    cost, names, ob, skip = collections.Counter(), {}, '', False
+    with open(path, encoding='utf-8', errors='replace') as f:
+        for line in f:
+            if line.startswith('ob='):
+                number, name = re.match(r'ob=\((\d+)\)\s*(.*)', line).groups()
+                if name:
+                    names[number] = os.path.basename(name.strip())
+                ob = names[number]
+            elif line.startswith('cob='):
+                number, name = re.match(r'cob=\((\d+)\)\s*(.*)', line).groups()
+                if name:
+                    names[number] = os.path.basename(name.strip())
+            elif line.startswith('calls='):
+                skip = True
+            elif line[:1] in '0123456789+-*':
+                if skip:
+                    skip = False
+                else:
+                    cost[ob] += int(line.split()[1])
+    return cost
+
+
+def grouped(cost, program):
+    out = collections.Counter()
+    for name, n in cost.items():
+        if name.startswith('libvkrdma-soft.so') or name in ('libibverbs.so.1', 'librdmacm.so.1'):
+            out['libvkrdma-soft.so'] += n
+        elif name.startswith('libvkrdma.so'):
+            out['libvkrdma.so'] += n
+        elif name.startswith('libc.so') or name.startswith('libc-'):
+            out['libc.so'] += n
+        elif name == program:
+            out['the program'] += n
+    return out
+
+
+class Counter:
+    def __init__(self, bench):
+        self.b, self.n = bench, 0
+
+    def valgrind(self, argv):
+        self.n += 1
+        path = os.path.join(self.b.dir, f'callgrind.{self.n}')
+        return path, ['valgrind', '--tool=callgrind', f'--callgrind-out-file={path}', '-q', *argv]
+
+    def read(self, path, program):
+        """Every part of a dump: callgrind may write one file a thread or one for all."""
+        total = collections.Counter()
+        d, base = os.path.split(path)
+        found = [f for f in os.listdir(d) if f == base or f.startswith(base + '.')]
+        for f in found:
+            total.update(by_object(os.path.join(d, f)))
+        if not total:
+            raise Failed('callgrind wrote nothing')
+        return grouped(total, program)
+
+    def pingpong(self, mode, size, rounds):
+        """A client under callgrind; its server is native."""
+        port = free_port()
+        prog = self.b.program('pingpong')
+        server = self.b.spawn([prog, 'server', self.b.host, port], 'serve', port)
+        wait_line(server, 'listening')
+        path, argv = self.valgrind([prog, 'client', self.b.host, port, size, f'{rounds}r', mode])
+        client = self.b.spawn(argv, 'shim', port, stdin=subprocess.PIPE)
+        line = client.stdout.readline()
+        if not line.startswith('{'):
+            raise Failed(f'under callgrind: {client.stderr.read()[-800:]}')
+        imm = sum(self.b.immediates(client.pid))
+        if imm < 2 * rounds:
+            raise Failed(f'{rounds} rounds but {imm} immediates: not RDMA')
+        client.stdin.close()
+        client.wait(60)
+        self.b.stop(server)
+        return self.read(path, 'pingpong'), imm
+
+    def server(self, kind, c, pipeline, n):
+        """valkey-server under callgrind, driven by its own benchmark."""
+        port = free_port()
+        path, argv = self.valgrind([f'{kind}-server', '--port', port, '--bind', self.b.host, '--save', '', '--dir', self.b.dir])
+        server = self.b.spawn(argv, 'serve', port, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_port(self.b.host, port, server, 60)
+        self.b.finish(self.b.spawn([f'{kind}-benchmark', '-h', self.b.host, '-p', port, '-t', 'get', '-c', c, '-P', pipeline,
+                                    '-n', n, '--csv'], 'shim', port), 300)
+        imm = sum(self.b.immediates(server.pid))
+        self.b.stop(server, signal.SIGTERM)
+        return self.read(path, f'{kind}-server'), imm
+
+
+def slope(once, low, high):
+    a, _ = once(low)
+    b, imm = once(high)
+    return {k: round((b[k] - a[k]) / (high - low), 1) for k in LIBS}, imm
+
+
+def run(bench):
+    if not shutil.which('valgrind'):
+        raise Failed('valgrind is not installed')
+    c = Counter(bench)
+    rows, failures = [], []
+    low, high = (1000, 5000) if bench.quick else (2000, 22000)
+    todo = [(f'client, {mode}: write + {"epoll_wait + " if mode == "epoll" else ""}read, {size} B each way',
+             lambda n, mode=mode, size=size: c.pingpong(mode, size, n), low, high)
+            for mode in ('block', 'epoll') for size in (64, 4096)]
+    kind = next((k for k in ('valkey', 'redis') if shutil.which(f'{k}-server')), None)
+    if kind:
+        todo += [(f'{kind}-server, GET, -c {cl} -P {p}', lambda n, cl=cl, p=p: c.server(kind, cl, p, n), low, high)
+                 for cl, p in ((1, 1), (50, 1), (50, 16))]
+    for name, once, lo, hi in todo:
+        progress(f'instructions: {name}')
+        try:
+            per, imm = slope(once, lo, hi)
+            rows.append({'what': name, 'per_request': per, 'immediates': imm})
+        except (Failed, subprocess.TimeoutExpired) as e:
+            failures.append(f'{name}: {e}')
+            progress(f'  FAILED: {e}')
+    return {'rows': rows, 'failures': failures}
+
+
+def markdown(r, _reps):
+    out = ['Instructions a request in user space (callgrind, exclusive, start-up subtracted), by object. softverbs does in software what'
+           ' a device would do.', '',
+           '| what | ' + ' | '.join(LIBS) + ' | immediates |', '|---|' + '---|' * (len(LIBS) + 1)]
+    for x in r['rows']:
+        out.append(f'| {x["what"]} | ' + ' | '.join(f'{x["per_request"][k]:.0f}' for k in LIBS) + f' | {x["immediates"]} |')
+    out += [f'\nFailed: {f}' for f in r['failures']]
+    return '\n'.join(out)
