@@ -62,7 +62,8 @@ struct cm_id {
 	bool ack_timeout_set;
 	struct cm_name *names[2];
 	struct cm_id *next_listener;
-	int backlog, waiting; /* requests that the program has not got yet */
+	int backlog;
+	_Atomic int waiting; /* requests that the program has not got yet */
 
 	struct sv_peer *peer;
 	uint32_t remote;     /* the peer's handle */
@@ -72,8 +73,9 @@ struct cm_id {
 	struct sv_timer timer; /* REQ or DREQ unanswered; TIMEWAIT */
 	struct cm_id *listener;
 
-	void *ep;            /* a passive endpoint's QP attributes */
-	uint32_t got, acked; /* events */
+	void *ep;             /* a passive endpoint's QP attributes */
+	_Atomic uint32_t got; /* events, counted as they leave the queue */
+	uint32_t acked;
 	pthread_cond_t cond; /* with cm.lock */
 	struct ibv_sa_path_rec path;
 };

@@ -25,6 +25,16 @@ bool cm_ours(const struct rdma_cm_id *id)
 
 /* ------------------------------------------------------------------ channels */
 
+/* The queue's lock is held: whoever destroys the id purges the queue first and finds the count right. */
+static void event_taken(struct sv_event *e)
+{
+	struct cm_event *ev = sv_container(e, struct cm_event, e);
+
+	atomic_fetch_add(&ev->owner->got, 1);
+	if (ev->ev.event == RDMA_CM_EVENT_CONNECT_REQUEST)
+		atomic_fetch_sub(&ev->owner->waiting, 1);
+}
+
 SV_EXPORT struct rdma_event_channel *rdma_create_event_channel(void)
 {
 	struct cm_channel *c;
@@ -45,6 +55,7 @@ SV_EXPORT struct rdma_event_channel *rdma_create_event_channel(void)
 		errno = ret;
 		return NULL;
 	}
+	c->q.taken = event_taken;
 	c->ch.fd = c->q.fd;
 	c->pid = getpid();
 	return &c->ch;
@@ -330,11 +341,6 @@ SV_EXPORT int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_
 	if (!e)
 		return -1;
 	ev = sv_container(e, struct cm_event, e);
-	pthread_mutex_lock(&cm.lock);
-	ev->owner->got++;
-	if (ev->ev.event == RDMA_CM_EVENT_CONNECT_REQUEST)
-		ev->owner->waiting--;
-	pthread_mutex_unlock(&cm.lock);
 	event_finish(ev);
 	*event = &ev->ev;
 	return 0;
@@ -383,8 +389,11 @@ static bool event_of(struct sv_event *e, void *arg)
 	return sv_container(e, struct cm_event, e)->owner == arg;
 }
 
+static void event_drop(struct sv_event *e);
+
 static void request_drop(struct cm_id *id)
 {
+	sv_evq_purge(&chan_of(id->id.channel)->q, event_of, id, event_drop);
 	cm_send(id, SV_M_REJ, CM_REJ_CONSUMER, NULL);
 	cm_id_free(id);
 }

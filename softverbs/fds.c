@@ -16,6 +16,7 @@ struct known {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t sv_fd_batch = PTHREAD_MUTEX_INITIALIZER;
 static struct known *known;
 static int nknown;
 static int (*fd_move)(int fd);
@@ -110,6 +111,7 @@ void sv_fd_close(int fd)
 void sv_fd_fork_child(void)
 {
 	pthread_mutex_init(&lock, NULL);
+	pthread_mutex_init(&sv_fd_batch, NULL);
 	for (int fd = 0; fd < nknown; fd++)
 		if (known[fd].used)
 			sv_fd_close(fd);
@@ -139,6 +141,8 @@ static void set_fd_hooks(int (*move)(int fd), void (*closefn)(int fd))
 {
 	int n;
 
+	/* Not while the thread has numbers in its hands. */
+	pthread_mutex_lock(&sv_fd_batch);
 	pthread_mutex_lock(&lock);
 	fd_move = move;
 	fd_close = closefn;
@@ -147,6 +151,7 @@ static void set_fd_hooks(int (*move)(int fd), void (*closefn)(int fd))
 		if (known[fd].used)
 			move_one(fd);
 	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&sv_fd_batch);
 }
 
 /* ------------------------------------------------------------------ the private entry */

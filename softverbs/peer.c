@@ -321,12 +321,16 @@ static struct sv_peer *peer_adopt(int fd, pid_t pid)
 		p = peer_new(pid);
 	if (!p)
 		goto fail_sock;
-	if (sv_source_add(&s->src, EPOLLIN))
-		goto fail_sock;
+	/* Complete before the thread can see it. */
 	s->peer = p;
 	s->next = p->socks;
 	p->socks = s;
 	p->out = s;
+	if (sv_source_add(&s->src, EPOLLIN)) {
+		p->socks = s->next;
+		p->out = NULL;
+		goto fail_sock;
+	}
 	p->refs++;
 	hello_send(p);
 	return p;

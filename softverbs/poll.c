@@ -426,7 +426,8 @@ static void got_resp(struct sv_qp *qp, const struct sv_desc *d)
 	const char *from = payload(qp, d);
 	uint64_t at = 0, off;
 
-	if (!w || !w->asked || !from || w->done + d->len > w->len) {
+	if (!w || !w->asked || w->op < IBV_WR_RDMA_READ || w->op > IBV_WR_ATOMIC_FETCH_AND_ADD || !from ||
+	    w->done + d->len > w->len) {
 		sv_qp_set_err(qp);
 		return;
 	}

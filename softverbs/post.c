@@ -185,6 +185,8 @@ static enum sv_exec write_data(struct sv_qp *qp, struct sv_swr *w, struct ibv_sg
 		w->done += d.len;
 		qp->has_ring_write = true;
 		qp->last_ring_write = qp->prod;
+		w->asked = true;
+		w->until = qp->prod;
 	}
 	return SV_X_DONE;
 }
@@ -196,7 +198,7 @@ static enum sv_exec exec_write(struct sv_qp *qp, struct sv_swr *w, struct ibv_sg
 	struct sv_mr_ent mr;
 	enum sv_exec x;
 
-	if (imm && !sv_room(qp, 0))
+	if (imm && !w->started && !sv_room(qp, 0))
 		return SV_X_ROOM;
 	if (w->len) {
 		if (!(sv_load(&qp->rent->access) & IBV_ACCESS_REMOTE_WRITE) ||
@@ -213,12 +215,16 @@ static enum sv_exec exec_write(struct sv_qp *qp, struct sv_swr *w, struct ibv_sg
 		if (x != SV_X_DONE)
 			return x;
 	}
-	if (!imm)
-		return SV_X_DONE;
-	if (!sv_room(qp, 0))
+	if (imm && !w->told) {
+		if (!sv_room(qp, 0))
+			return SV_X_ROOM;
+		d.flags = wr_flags(w);
+		sv_put_desc(qp, &d);
+		w->told = true;
+	}
+	/* A write has completed when it is in the peer's memory: pieces in the ring are not. */
+	if (w->asked && (int32_t)(sv_load_acq(&qp->rent->cons) - w->until) < 0)
 		return SV_X_ROOM;
-	d.flags = wr_flags(w);
-	sv_put_desc(qp, &d);
 	return SV_X_DONE;
 }
 

@@ -88,6 +88,8 @@ struct sv_event *sv_evq_get(struct sv_evq *q)
 			} else {
 				evq_raise(q);
 			}
+			if (q->taken)
+				q->taken(e);
 		}
 		pthread_mutex_unlock(&q->lock);
 		if (e)

@@ -58,6 +58,7 @@ static bool remote_resync(struct sv_qp *qp, uint32_t epoch)
 	qp->prod = sv_load(&e->prod);
 	qp->sent = sv_load(&e->sent);
 	qp->pay_prod = sv_load(&e->pay_prod);
+	qp->pay_base = qp->pay_prod;
 	qp->bell = qp->prod;
 	qp->has_ring_write = false;
 	qp->repoch = epoch;
@@ -96,33 +97,31 @@ void sv_remote_end(struct sv_qp *qp)
 
 /* ------------------------------------------------------------------ the ring */
 
-/* Where a payload of len bytes would start: pieces do not wrap, and an empty ring starts over so that a QP with little
- * traffic touches few pages. */
-static uint32_t payload_pos(struct sv_qp *qp, uint32_t len)
-{
-	uint32_t pos = qp->pay_prod, off = pos & (qp->rpay_size - 1);
-
-	if (pos == sv_load_acq(&qp->rent->pay_cons) || off + len > qp->rpay_size) {
-		if (off)
-			pos += qp->rpay_size - off;
-	}
-	return pos;
-}
-
-/* Fixes where the next payload goes: the owner's progress must not move it between placing and publishing. */
+/*
+ * Decides where the next payload goes; the owner's progress between placing and publishing must not move it. Pieces do
+ * not wrap. An empty ring starts over at its beginning, so that a QP with little traffic touches few pages.
+ */
 bool sv_room(struct sv_qp *qp, uint32_t len)
 {
-	uint32_t used = qp->prod - sv_load_acq(&qp->rent->cons);
+	uint32_t pos = qp->pay_prod, off = pos & (qp->rpay_size - 1), free_from;
 
-	if (used > qp->rmask)
+	if (qp->prod - sv_load_acq(&qp->rent->cons) > qp->rmask)
 		return false;
 	if (!len)
 		return true;
-	qp->pay_next = payload_pos(qp, len);
-	/* Bytes that an empty ring skips to start over count as used until its first piece is consumed. */
-	if (qp->pay_prod == sv_load_acq(&qp->rent->pay_cons))
-		return true;
-	return qp->pay_next + len - sv_load_acq(&qp->rent->pay_cons) <= qp->rpay_size;
+	free_from = sv_load_acq(&qp->rent->pay_cons);
+	if (pos == free_from) {
+		if (off)
+			pos += qp->rpay_size - off;
+		qp->pay_base = pos;
+	} else if (off + len > qp->rpay_size) {
+		pos += qp->rpay_size - off;
+	}
+	/* What an empty ring skipped to start over was never used. */
+	if ((int32_t)(free_from - qp->pay_base) < 0)
+		free_from = qp->pay_base;
+	qp->pay_next = pos;
+	return pos + len - free_from <= qp->rpay_size;
 }
 
 char *sv_payload_at(struct sv_qp *qp)

@@ -55,6 +55,7 @@ struct sv_event {
 struct sv_evq {
 	pthread_mutex_t lock;
 	struct sv_event *head, **tail;
+	void (*taken)(struct sv_event *e); /* called under the lock as one is taken; may be NULL */
 	int fd;
 };
 
@@ -129,7 +130,7 @@ struct sv_cq {
 	_Atomic int users;
 	_Atomic int overrun;
 	_Atomic uint32_t events_got; /* delivered by ibv_get_cq_event */
-	uint32_t async_got;
+	_Atomic uint32_t async_got;
 	uint32_t idle;     /* polls in a row that found nothing; a racy count is good enough */
 	struct sv_cqe cur; /* ibv_cq_ex polling */
 	bool ex_poll;
@@ -157,7 +158,7 @@ struct sv_srq {
 	struct sv_rq rq;
 	uint32_t limit;
 	_Atomic int users;
-	uint32_t async_got;
+	_Atomic uint32_t async_got;
 };
 
 /* A send work request being carried out. On the fast path it lives on the poster's stack and sg is the user's. */
@@ -172,7 +173,9 @@ struct sv_swr {
 	uint64_t len, done;
 	bool checked; /* local keys are good */
 	bool started; /* a receive has been taken for it */
-	bool asked;   /* READ or atomic: the request is in the ring */
+	bool told;    /* the immediate is in the ring */
+	bool asked;   /* READ or atomic: the request is in the ring; write: pieces of it are, up to `until` */
+	uint32_t until;
 	bool is_inline;
 };
 
@@ -223,7 +226,7 @@ struct sv_qp {
 	bool r_split; /* its CQs differ: answers need a kick */
 	bool r_rtr;   /* it has heard nothing yet */
 	uint32_t bseq;
-	uint32_t prod, sent, pay_prod, pay_next;
+	uint32_t prod, sent, pay_prod, pay_next, pay_base;
 	uint32_t last_ring_write; /* prod after the last SV_D_WRITE */
 	bool has_ring_write;
 	uint32_t bell; /* prod at the last doorbell */
@@ -240,7 +243,7 @@ struct sv_qp {
 	struct sv_rwqe *rx_wqe; /* SRQ: the receive in use, a copy */
 	uint32_t rx_taken;
 	bool est_told;
-	uint32_t async_got;
+	_Atomic uint32_t async_got;
 
 	/* answers that did not fit */
 	struct sv_answer *answers, **answers_tail;
@@ -300,6 +303,7 @@ void sv_fd_close(int fd);
 void sv_fd_slot(int fd, _Atomic int *slot, int bias);
 void sv_fd_source(int fd, struct sv_source *src);
 void sv_fd_fork_child(void);
+extern pthread_mutex_t sv_fd_batch; /* outermost: held by the thread while it handles what has arrived */
 
 /* ------------------------------------------------------------------ thread.c */
 

@@ -303,7 +303,9 @@ static void *loop(void *arg)
 		for (int i = 0; i < n; i++) {
 			struct sv_source *s = ev[i].data.ptr;
 
+			pthread_mutex_lock(&sv_fd_batch);
 			s->ready(s, ev[i].events);
+			pthread_mutex_unlock(&sv_fd_batch);
 		}
 		timers_run();
 		due = blocked_run();

@@ -68,6 +68,9 @@ SV_EXPORT __be64 ibv_get_device_guid(struct ibv_device *device)
 	return guid;
 }
 
+static void async_drop(struct sv_event *e);
+static void async_taken(struct sv_event *e);
+
 static int ctx_alloc(struct sv_ctx **out)
 {
 	struct sv_ctx *c;
@@ -83,6 +86,7 @@ static int ctx_alloc(struct sv_ctx **out)
 		free(c);
 		return ret;
 	}
+	c->async.taken = async_taken;
 	c->pid = getpid();
 	c->v.sz = sizeof(c->v);
 	c->v.context.device = &soft_device;
@@ -107,8 +111,6 @@ SV_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
 	}
 	return &c->v.context;
 }
-
-static void async_drop(struct sv_event *e);
 
 static bool async_any(struct sv_event *e, void *arg)
 {
@@ -456,21 +458,28 @@ SV_EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_
 	if (!e)
 		return -1;
 	*event = sv_container(e, struct async_event, e)->ev;
+	async_drop(e);
+	return 0;
+}
+
+/* The queue's lock is held: whoever destroys the object purges the queue first and finds the count right. */
+static void async_taken(struct sv_event *e)
+{
+	struct ibv_async_event *event = &sv_container(e, struct async_event, e)->ev;
+
 	switch (event_class(event->event_type)) {
 	case 1:
-		sv_container(event->element.cq, struct sv_cq, cq)->async_got++;
+		atomic_fetch_add(&sv_container(event->element.cq, struct sv_cq, cq)->async_got, 1);
 		break;
 	case 2:
-		((struct sv_qp *)event->element.qp)->async_got++;
+		atomic_fetch_add(&((struct sv_qp *)event->element.qp)->async_got, 1);
 		break;
 	case 3:
-		sv_container(event->element.srq, struct sv_srq, srq)->async_got++;
+		atomic_fetch_add(&sv_container(event->element.srq, struct sv_srq, srq)->async_got, 1);
 		break;
 	default:
 		break;
 	}
-	async_drop(e);
-	return 0;
 }
 
 static void ack(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *count)
