@@ -26,6 +26,7 @@ struct vkr_sock {
 	_Atomic uint8_t state;
 	_Atomic bool nonblock; /* as the application set it */
 	bool shared;           /* another process has the unconnected socket too: TCP */
+	_Atomic bool on_trial; /* fell back; whether TCP answers decides if the address is remembered */
 	bool told;             /* a connect() has reported success */
 	_Atomic bool shut_wr;
 	int domain, type, protocol;
@@ -83,6 +84,9 @@ void vkr_sock_final(struct vkr_sock *s, enum vkr_role role, const struct sockadd
 		    const char *why);
 /* No rule wants it: the number is the kernel's alone from now on, and costs nothing more. */
 void vkr_sock_untrack(int fd, struct vkr_sock *s);
+/* sock_connect.c: the TCP connection that an attempt fell back to stands. */
+void vkr_sock_tcp_stands(struct vkr_sock *s);
+
 /* SO_RCVTIMEO or SO_SNDTIMEO of a kernel socket, ns. */
 int64_t vkr_kernel_timeout(int fd, int name);
 /* ADDRESS:PORT into buf (80 bytes do); returns buf. */

@@ -133,13 +133,13 @@ static void fall_back(struct vkr_sock *s, bool connect_now)
 	char reason[96];
 
 	snprintf(reason, sizeof(reason), "%s", why);
-	address_remember(peer, reason);
 	vkr_items_to_kernel(&s->file);
 	if (vkr_config.fallback_none) {
 		vkr_store_rel(&s->state, VKR_SOCK_TCP);
 		vkr_store(&s->error, err ? err : ECONNREFUSED);
 	} else {
 		vkr_sock_final(s, VKR_ROLE_CONNECT, NULL, peer, reason);
+		vkr_store(&s->on_trial, true);
 		if (connect_now && fd >= 0 && vkr_real.connect(fd, peer, sizeof(s->peer)) < 0 && errno != EINPROGRESS)
 			vkr_store(&s->error, errno);
 	}
@@ -147,6 +147,16 @@ static void fall_back(struct vkr_sock *s, bool connect_now)
 	s->failed_stream = stream;
 	s->stream = NULL;
 	vkr_pair_free(s);
+}
+
+/*
+ * An address that does not answer by RDMA but does by TCP will not answer by RDMA next time either. One that answers by
+ * neither is a server that is away, and may come back with both.
+ */
+void vkr_sock_tcp_stands(struct vkr_sock *s)
+{
+	if (atomic_exchange(&s->on_trial, false))
+		address_remember((const void *)&s->peer, s->tcp_stats->reason);
 }
 
 enum vkr_sock_state vkr_sock_settle(struct vkr_sock *s)
@@ -338,6 +348,11 @@ int vkr_sock_connect(int fd, const struct sockaddr *sa, socklen_t len)
 			r = connect_again(s);
 			break;
 		}
+	}
+	if (r == VKR_PASS && vkr_load(&s->on_trial)) {
+		r = vkr_real.connect(fd, sa, len) < 0 ? -errno : 0;
+		if (!r || r == -EISCONN)
+			vkr_sock_tcp_stands(s);
 	}
 	return r;
 }

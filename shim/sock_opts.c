@@ -304,6 +304,19 @@ static int options_set(struct vkr_sock *s, int level, int name, const void *val,
 	return r;
 }
 
+/* How a program learns what became of a non-blocking connect(). */
+static int trial(struct vkr_sock *s, int fd, void *val, socklen_t *len)
+{
+	struct sockaddr_storage sa;
+	socklen_t salen = sizeof(sa);
+
+	if (vkr_real.getsockopt(fd, SOL_SOCKET, SO_ERROR, val, len) < 0)
+		return -errno;
+	if (vkr_real.getpeername(fd, (struct sockaddr *)&sa, &salen) == 0)
+		vkr_sock_tcp_stands(s);
+	return 0;
+}
+
 int vkr_sock_getsockopt(int fd, int level, int name, void *val, socklen_t *len)
 {
 	struct vkr_sock *s;
@@ -331,6 +344,8 @@ int vkr_sock_getsockopt(int fd, int level, int name, void *val, socklen_t *len)
 		if (level == SOL_SOCKET && name == SO_ERROR && !vkr_bad_pointer(len, sizeof(*len)) &&
 		    !vkr_bad_pointer(val, *len) && (err = atomic_exchange(&s->error, 0)))
 			r = give_int(val, len, err);
+		else if (vkr_load(&s->on_trial) && level == SOL_SOCKET && name == SO_ERROR)
+			r = trial(s, fd, val, len);
 		break;
 	}
 	vkr_sock_put(s);

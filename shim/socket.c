@@ -323,14 +323,6 @@ static int accept_tcp(struct vkr_sock *l, int listen_fd, struct sockaddr *sa, so
 		vkr_real.close(fd);
 		return r;
 	}
-	if (vkr_config.fallback_none) {
-		char text[80];
-
-		vkr_warn("closing the TCP connection from %s: VKRDMA_FALLBACK=none",
-			 vkr_address_text((struct sockaddr *)&peer, text, sizeof(text)));
-		vkr_real.close(fd);
-		return -EAGAIN;
-	}
 	if (sa)
 		copy_address(&peer, sa, len);
 	s = vkr_sock_new(l->domain, l->type | flags, l->protocol);
