@@ -135,7 +135,7 @@ static void disconnect(struct vkr_stream *s)
 		vkr_verbs.rdma_disconnect(s->id);
 	/* The application may still hold the stream (shutdown of both directions): for it this is the end. */
 	pthread_mutex_lock(&s->p.lock);
-	if (!s->app_closed && !s->reset) {
+	if (!s->app_closed && !s->reset && !s->peer_closed) {
 		s->peer_fin = s->peer_closed = true;
 		vkr_stream_update(s, EPOLLIN | EPOLLRDHUP | EPOLLHUP);
 	}
@@ -310,6 +310,15 @@ void vkr_stream_step(struct vkr_task *task)
 
 /* ------------------------------------------------------------------ rdma.h */
 
+/* TCP's state CLOSE: reset, or both directions have ended and the peer has our end. */
+static bool is_over(const struct vkr_stream *s)
+{
+	if (s->reset)
+		return true;
+	return s->peer_fin && s->wr_shut &&
+	       (s->peer_closed || (s->tx.posted == s->tx.completed && !(s->tx.control & VKR_CTL_FIN)));
+}
+
 int vkr_stream_shutdown(struct vkr_stream *s, int how)
 {
 	bool wr = how == SHUT_WR || how == SHUT_RDWR, rd = how == SHUT_RD || how == SHUT_RDWR;
@@ -317,7 +326,7 @@ int vkr_stream_shutdown(struct vkr_stream *s, int how)
 
 	vkr_depth++;
 	pthread_mutex_lock(&s->p.lock);
-	if (vkr_load(&s->state) != VKR_STREAM_OPEN || s->reset) {
+	if (vkr_load(&s->state) != VKR_STREAM_OPEN || is_over(s)) {
 		ret = -ENOTCONN;
 	} else {
 		if (wr && !s->wr_shut) {
