@@ -160,7 +160,7 @@ perf() { # NAME PATTERN OPTIONS...
 }
 
 perf ib_write_bw '65536 +1000 ' -s 65536 -n 1000
-perf ib_write_bw '^ 64 +5000 ' -s 64 -n 5000 -q 4
+perf ib_write_bw '^ 64 +20000 ' -s 64 -n 5000 -q 4
 perf ib_send_bw '65536 +1000 ' -s 65536 -n 1000
 perf ib_send_bw '4096 +1000 ' -s 4096 -n 1000 -e
 perf ib_read_bw '65536 +1000 ' -s 65536 -n 1000

@@ -220,9 +220,9 @@ static void not_ours_role(struct tv_side *s)
 	struct rdma_cm_id *id = new_id(ch);
 	struct sockaddr_storage ss = {.ss_family = AF_UNIX};
 
-	/* 192.0.2.0/24 and 2001:db8::/32 are for documentation: nobody's address. */
+	/* 198.51.100.0/24 and 2001:db8::/32 are for documentation: nobody's address. */
 	errno = 0;
-	CHECK_EQ(bind_to(id, "192.0.2.1", 0), -1);
+	CHECK_EQ(bind_to(id, "198.51.100.1", 0), -1);
 	CHECK(errno == ENODEV || errno == EADDRNOTAVAIL);
 	CHECK_EQ(bind_to(id, "2001:db8::1", 0), -1);
 	CHECK_EQ(rdma_bind_addr(id, (struct sockaddr *)&ss), -1);
@@ -280,7 +280,7 @@ static void resolve_role(struct tv_side *s)
 static void resolve_fails_role(struct tv_side *s)
 {
 	struct rdma_event_channel *ch = tv_channel();
-	static const char *const far[] = {"192.0.2.1", "2001:db8::1"};
+	static const char *const far[] = {"198.51.100.1", "2001:db8::1"};
 
 	if (!tv_strict())
 		tv_skip("depends on this host's routes");

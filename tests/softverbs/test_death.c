@@ -531,10 +531,94 @@ static void test_others_live(void **state)
 	assert_int_equal(tv_wait(hub), 0);
 }
 
+static void sleepwalker(struct tv_side *s)
+{
+	struct rdma_event_channel *ch = tv_channel();
+	struct tv_opt o = tv_defaults;
+	struct rdma_cm_id *lis;
+	struct tv_end e;
+	uint16_t port = 0;
+	char c;
+
+	o.first_recv = 8;
+	lis = tv_listen(ch, "0.0.0.0", &port, 4);
+	tv_put(s->ctl, &port, 2);
+	tv_cm_server(&e, ch, &o);
+	tv_put(s->ctl, "r", 1); /* stopped from here */
+	tv_get(s->ctl, &c, 1);
+	tv_ok(e.rcq, 77);
+	CHECK_FILL(e.buf + 4096, 4096, 6);
+	tv_put(s->ctl, "k", 1);
+	tv_expect(ch, RDMA_CM_EVENT_DISCONNECTED);
+	CHECK_EQ(rdma_disconnect(e.id), 0);
+	tv_end_close(&e);
+	CHECK_EQ(rdma_destroy_id(e.id), 0);
+	free(e.dev);
+	CHECK_EQ(rdma_destroy_id(lis), 0);
+	rdma_destroy_event_channel(ch);
+}
+
+/* Its device goes on without it: writes and reads complete, and nobody is told that it is gone. */
+static void wake_watcher(struct tv_side *s)
+{
+	struct rdma_event_channel *ch = tv_channel();
+	struct tv_end e;
+	uint16_t port;
+	char c;
+
+	tv_get(s->ctl, &port, 2);
+	tv_cm_client(&e, ch, port, NULL);
+	tv_put(s->ctl, "u", 1);
+	tv_get(s->ctl, &c, 1); /* it is stopped */
+	tv_fill(e.buf + 4096, 4096, 6);
+	tv_post(&e, IBV_WR_RDMA_WRITE_WITH_IMM, 4096, 4096, 1);
+	tv_ok(e.scq, 1);
+	memset(e.buf + 4096, 0, 4096);
+	tv_post(&e, IBV_WR_RDMA_READ, 4096, 4096, 2);
+	tv_ok(e.scq, 2);
+	CHECK_FILL(e.buf + 4096, 4096, 6);
+	CHECK(!tv_readable(ch->fd, 300));
+	tv_put(s->ctl, "d", 1);
+	tv_get(s->ctl, &c, 1);
+	tv_cm_end(&e, ch);
+	rdma_destroy_event_channel(ch);
+}
+
+static void test_stopped(void **state)
+{
+	pid_t walker, watcher;
+	int wctl, ctl, status;
+	uint16_t port;
+	char c;
+
+	wctl = start(sleepwalker, &walker);
+	if (!tv_ctl_try(wctl, &port, 2)) {
+		if (tv_wait(walker) == 77)
+			skip();
+		fail();
+	}
+	ctl = start(wake_watcher, &watcher);
+	tv_put(ctl, &port, 2);
+	assert_true(tv_ctl_try(ctl, &c, 1));
+	assert_true(tv_ctl_try(wctl, &c, 1));
+	kill(walker, SIGSTOP);
+	assert_int_equal(waitpid(walker, &status, WUNTRACED), walker);
+	assert_true(WIFSTOPPED(status));
+	tv_put(ctl, "s", 1);
+	assert_true(tv_ctl_try(ctl, &c, 1));
+	kill(walker, SIGCONT);
+	tv_put(wctl, "g", 1);
+	assert_true(tv_ctl_try(wctl, &c, 1));
+	tv_put(ctl, "q", 1);
+	assert_int_equal(tv_wait(watcher), 0);
+	assert_int_equal(tv_wait(walker), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(test_others_live),
+	    cmocka_unit_test(test_stopped),
 	    cmocka_unit_test(test_connectors_die),
 	    cmocka_unit_test(test_acceptors_die),
 	};

@@ -318,6 +318,8 @@ static void no_device_role(struct tv_side *s)
 	list = ibv_get_device_list(&n);
 	CHECK_EQ(n, 0);
 	CHECK(!list || !list[0]);
+	if (list)
+		ibv_free_device_list(list);
 }
 
 static void fail_qp_role(struct tv_side *s)
