@@ -126,7 +126,7 @@ fi
 step "2/6 Build into build/ (about a minute)"
 { command -v cmake && command -v ninja; } >/dev/null || fail "cmake and ninja are needed: run without --no-install"
 slow "$work/configure.log" cmake --preset release || fail "cmake failed"
-slow "$work/build.log" cmake --build build || fail "the build failed"
+slow "$work/build.log" cmake --build build --target vkrdma vkrdma-soft vkrdma-run vkrdma-stat || fail "the build failed"
 run=$root/build/vkrdma-run stat=$root/build/vkrdma-stat
 for f in "$run" "$stat" build/libvkrdma.so; do
 	[ -e "$f" ] || fail "the build left no $f"
