@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* SO_SNDTIMEO bounds a blocking connect to a listener whose backlog is full: EINPROGRESS after that time. */
+/* SO_SNDTIMEO bounds a blocking connect to a listener whose backlog is full: EINPROGRESS after that time. (A carried
+ * one may find room in the queue for TCP beside the full one: success within the time is right there.) */
 #include "conf.h"
 
 CONF_TEST(CONF_TCP_TOO) /* a full backlog may end an attempt over RDMA */
@@ -21,8 +22,12 @@ CONF_TEST(CONF_TCP_TOO) /* a full backlog may end an attempt over RDMA */
 	d = (int)CONF_OK(socket(AF_INET, SOCK_STREAM, 0));
 	CONF_OK(setsockopt(d, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv)));
 	from = conf_ns();
-	CONF_ERR(connect(d, (struct sockaddr *)&ss, len), EINPROGRESS);
-	CONF_GE(conf_ns() - from, 200000000 - CONF_JIFFY_NS);
+	if (connect(d, (struct sockaddr *)&ss, len) == 0) {
+		CONF_TRUE(conf_carried());
+	} else {
+		CONF_EQ(errno, EINPROGRESS);
+		CONF_GE(conf_ns() - from, 200000000 - CONF_JIFFY_NS);
+	}
 	CONF_LE(conf_ns() - from, 1500000000);
 	CONF_OK(close(d));
 	/* The first in the queue is well. */
