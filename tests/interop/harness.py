@@ -391,6 +391,12 @@ class Case(unittest.TestCase):
         self.proofs += 1
         return p
 
+    def assert_no_fallback(self):
+        """For clients that were allowed to fall back, so that their log holds the reason."""
+        if CARRIED:
+            with open(os.path.join(self.dir, 'client-shim.log'), encoding='utf-8') as f:
+                self.assertEqual([line for line in f if ' is TCP ' in line][:3], [])
+
     def assert_plain(self, pid, what='the process'):
         """Nothing of this process went over RDMA."""
         if CARRIED:
