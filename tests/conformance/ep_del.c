@@ -7,15 +7,18 @@ static int ep;
 static void *waiter(void *arg)
 {
 	struct epoll_event ev;
+	int n = epoll_wait(ep, &ev, 1, -1);
 
 	(void)arg;
-	return (void *)(intptr_t)epoll_wait(ep, &ev, 1, 300);
+	return (void *)(intptr_t)(n == 1 ? ev.data.fd : -1);
 }
 
 static void each(int a, int b)
 {
 	struct conf_thread t;
+	int p[2];
 
+	CONF_OK(pipe(p));
 	ep = conf_epoll();
 	conf_ep_add(ep, b, EPOLLIN);
 	conf_write_all(a, "x", 1);
@@ -31,7 +34,12 @@ static void each(int a, int b)
 	conf_thread_asleep(&t);
 	CONF_OK(epoll_ctl(ep, EPOLL_CTL_DEL, b, NULL));
 	conf_write_all(a, "x", 1);
-	CONF_EQ((intptr_t)conf_thread_join(&t), 0);
+	conf_wait_inq(b, 1);
+	conf_thread_asleep(&t);
+	conf_ep_add(ep, p[0], EPOLLIN);
+	conf_write_all(p[1], "x", 1);
+	CONF_EQ((intptr_t)conf_thread_join(&t), p[0]);
+	conf_close2(p[0], p[1]);
 	conf_ep_add(ep, b, EPOLLIN);
 	CONF_EP_EXPECT(ep, b, EPOLLIN);
 	CONF_OK(close(b));
