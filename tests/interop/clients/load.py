@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""load.py PORT SECONDS: several connections write and read back without pause; any wrong byte is fatal."""
+"""load.py PORT SECONDS [PAUSE]: several connections write and read back; any wrong byte is fatal.
+
+PAUSE: seconds between two batches of a connection, none by default.
+"""
 import hashlib
 import os
 import random
@@ -10,6 +13,7 @@ import time
 import redis
 
 PORT, SECONDS = int(sys.argv[1]), float(sys.argv[2])
+PAUSE = float(sys.argv[3]) if len(sys.argv) > 3 else 0
 failed, counts = [], []
 
 
@@ -38,6 +42,7 @@ def worker(number):
                     pipe.set(key, value(key, *held[key]))
                     expected.append(True)
             got = pipe.execute()
+            time.sleep(PAUSE)
             if got != expected:
                 bad = next(i for i, (g, e) in enumerate(zip(got, expected)) if g != e)
                 raise AssertionError(f'worker {number}: reply {bad} is {got[bad]!r:.80}, not {expected[bad]!r:.80}')
