@@ -52,23 +52,23 @@ class Bench:
     def program(self, name):
         return os.path.join(self.build, 'bench', name)
 
-    def env(self, kind, port=None):
+    def env(self, kind, port=None, shim=None):
         """kind: plain, shim (a carried client, no fall-back), serve (a carried server, TCP on the same port), verbs (native
         RDMA on the same provider)."""
         env = {k: v for k, v in os.environ.items() if not k.startswith('VKRDMA_') and k != 'LD_PRELOAD'}
         if kind == 'shim':
-            env.update(LD_PRELOAD=self.shim, VKRDMA_PROVIDER=self.provider, VKRDMA_CONNECT=str(port), VKRDMA_FALLBACK='none')
+            env.update(LD_PRELOAD=shim or self.shim, VKRDMA_PROVIDER=self.provider, VKRDMA_CONNECT=str(port), VKRDMA_FALLBACK='none')
         elif kind == 'serve':
-            env.update(LD_PRELOAD=self.shim, VKRDMA_PROVIDER=self.provider, VKRDMA_LISTEN=str(port))
+            env.update(LD_PRELOAD=shim or self.shim, VKRDMA_PROVIDER=self.provider, VKRDMA_LISTEN=str(port))
         elif kind == 'verbs' and self.provider == 'soft':
             env['LD_LIBRARY_PATH'] = os.path.join(self.build, 'softlib')
         return env
 
-    def spawn(self, argv, kind, port=None, **kwargs):
+    def spawn(self, argv, kind, port=None, shim=None, **kwargs):
         kwargs.setdefault('stdin', subprocess.DEVNULL)
         kwargs.setdefault('stdout', subprocess.PIPE)
         kwargs.setdefault('stderr', subprocess.PIPE)
-        p = subprocess.Popen([str(a) for a in argv], env=self.env(kind, port), text=True, cwd=self.dir,
+        p = subprocess.Popen([str(a) for a in argv], env=self.env(kind, port, shim), text=True, cwd=self.dir,
                              preexec_fn=die_with_parent, **kwargs)
         self.procs.append(p)
         return p

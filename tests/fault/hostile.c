@@ -6,9 +6,10 @@
  *   hostile server HOST PORT CASE[:ARG[:ARG]]     serves one connection of a shimmed client
  *   hostile list                                  names of the cases
  *
- * Prints "listening" (server), then at the end one line "outcome: dead STATUS | alive | refused STATUS | silent": what
- * became of the connection within a few seconds of the attack; then leaves without a word of goodbye. Exit 0; 2 where
- * the attack could not be set up. What is right is decided by the driver, test_hostile.py.
+ * Prints "listening" (server), "begins" and "ends" around the attack, then one line "outcome: dead STATUS | alive |
+ * refused STATUS | silent": what became of the connection within a few seconds of the attack; then leaves without a
+ * word of goodbye. Exit 0; 2 where the attack could not be set up. What is right is decided by the driver,
+ * test_hostile.py.
  */
 #include "rawpeer.h"
 
@@ -17,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SETTLE_MS 3000
@@ -178,7 +180,7 @@ static void do_rekey(void)
 	}
 	for (i = 0; i < n && !p.dead; i++) {
 		k = i % 8;
-		provoke("1048576");
+		provoke("65536");
 		rp_message(&p, 3, (uintptr_t)mem[k], 4096u << (i % 5), mr[k]->rkey);
 		if (i % 16 == 15 && !ibv_dereg_mr(mr[k]))
 			mr[k] = ibv_reg_mr(p.pd, mem[k], 65536, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
@@ -242,14 +244,23 @@ static void do_send_imm(void)
 	rp_post(&p, IBV_WR_SEND_WITH_IMM, 0, 0, 0, (uint32_t)num(0, 32), 0xffffffff);
 }
 
-/* arg 0: what, arg 1: how many. */
+static int64_t now_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+/* arg 0: what, arg 1: for how many milliseconds. */
 static void do_flood(void)
 {
 	const char *what = arg[0] ? arg[0] : "keepalive";
-	uint64_t n = num(1, 200000);
+	int64_t until = now_ms() + (int64_t)num(1, 2000);
+	uint64_t n = 0;
 	bool ok = true;
 
-	while (n-- && ok) {
+	for (; ok && now_ms() < until; n++) {
 		if (!strcmp(what, "keepalive"))
 			ok = rp_message(&p, 2, 0, 0, 0);
 		else if (!strcmp(what, "get"))
@@ -267,6 +278,7 @@ static void do_flood(void)
 		else
 			exit(2);
 	}
+	printf("flood: %llu\n", (unsigned long long)n);
 }
 
 static void do_fin(void)
@@ -307,8 +319,8 @@ static void do_greedy(void)
 	unsigned i;
 
 	p.polite = false;
-	for (i = 0; i < 64 && !p.dead; i++)
-		provoke("1048576");
+	for (i = 0; i < 16 && !p.dead; i++)
+		provoke("1048576"); /* more of it would keep the server busy over TCP too */
 }
 
 /* SIGKILL in mid flight. */
@@ -385,12 +397,21 @@ static void outcome(void)
 	fflush(stdout);
 }
 
+/* The driver measures between the two. */
+static void say(const char *what)
+{
+	puts(what);
+	fflush(stdout);
+}
+
 static void attack_run(const struct attack *a)
 {
 	if (!p.established || p.dead || !a->run)
 		return;
 	if (a->raw) {
+		say("begins");
 		a->run();
+		say("ends");
 		return;
 	}
 	rp_register(&p);
@@ -398,7 +419,9 @@ static void attack_run(const struct attack *a)
 	if (!rp_wait(&p, &p.registers, 1, 5000))
 		return;
 	rp_step("exchanged");
+	say("begins");
 	a->run();
+	say("ends");
 }
 
 static void serve(const struct attack *a, const char *host, const char *port)
@@ -446,8 +469,7 @@ int main(int argc, char **argv)
 		rp_connect(&p, argv[2], argv[3], private_len ? private_data : NULL, private_len, 5000);
 	attack_run(a);
 	if (is_server && !strcmp(a->name, "chat")) {
-		printf("outcome: alive\n");
-		fflush(stdout);
+		say("outcome: alive");
 	}
 	rp_pump(&p, SETTLE_MS);
 	outcome();
