@@ -281,8 +281,6 @@ static bool cq_number(struct sv_cq *cq)
 
 static void cq_free(struct sv_cq *cq)
 {
-	pthread_mutex_destroy(&cq->outer);
-	pthread_mutex_destroy(&cq->inner);
 	free(cq->members);
 	free(cq->ring);
 	free(cq);
@@ -292,8 +290,8 @@ static int cq_setup(struct sv_cq *cq, struct ibv_comp_channel *ch)
 {
 	pthread_mutex_init(&cq->cq.mutex, NULL);
 	pthread_cond_init(&cq->cq.cond, NULL);
-	pthread_mutex_init(&cq->outer, NULL);
-	pthread_mutex_init(&cq->inner, NULL);
+	sv_lock_init(&cq->outer);
+	sv_lock_init(&cq->inner);
 	cq->ring = calloc(cq->size, sizeof(*cq->ring));
 	if (!cq->ring || !cq_number(cq))
 		return ENOMEM;
@@ -357,7 +355,7 @@ SV_EXPORT int ibv_resize_cq(struct ibv_cq *ibcq, int cqe)
 	ring = calloc((size_t)cqe, sizeof(*ring));
 	if (!ring)
 		return ENOMEM;
-	pthread_mutex_lock(&cq->inner);
+	sv_lock(&cq->inner);
 	n = sv_load(&cq->tail) - sv_load(&cq->head);
 	if (n > (uint32_t)cqe) {
 		ret = EINVAL;
@@ -372,7 +370,7 @@ SV_EXPORT int ibv_resize_cq(struct ibv_cq *ibcq, int cqe)
 		sv_store(&cq->head, 0);
 		sv_store(&cq->tail, n);
 	}
-	pthread_mutex_unlock(&cq->inner);
+	sv_unlock(&cq->inner);
 	return ret;
 }
 
@@ -421,7 +419,7 @@ int sv_cq_join(struct sv_cq *cq, struct sv_qp *qp, uint32_t *slot)
 	uint32_t i;
 	int ret = 0;
 
-	pthread_mutex_lock(&cq->outer);
+	sv_lock(&cq->outer);
 	for (i = 0; i < cq->nmembers && cq->members[i]; i++)
 		;
 	if (i == cq->nmembers) {
@@ -439,7 +437,7 @@ int sv_cq_join(struct sv_cq *cq, struct sv_qp *qp, uint32_t *slot)
 		cq->members[i] = qp;
 		*slot = i;
 	}
-	pthread_mutex_unlock(&cq->outer);
+	sv_unlock(&cq->outer);
 	return ret;
 }
 
@@ -453,7 +451,7 @@ void sv_cq_purge(struct sv_cq *cq, struct sv_qp *qp)
 {
 	uint32_t to;
 
-	pthread_mutex_lock(&cq->inner);
+	sv_lock(&cq->inner);
 	to = sv_load(&cq->head);
 	for (uint32_t i = to; i != sv_load(&cq->tail); i++) {
 		struct sv_cqe *e = &cq->ring[i % cq->size];
@@ -462,7 +460,7 @@ void sv_cq_purge(struct sv_cq *cq, struct sv_qp *qp)
 			cq->ring[to++ % cq->size] = *e;
 	}
 	sv_store_rel(&cq->tail, to);
-	pthread_mutex_unlock(&cq->inner);
+	sv_unlock(&cq->inner);
 }
 
 /* ------------------------------------------------------------------ completions */
@@ -495,7 +493,7 @@ void sv_cq_push(struct sv_cq *cq, const struct ibv_wc *wc, struct sv_qp *qp, uin
 			sv_store(&qp->sq_freed, seq + 1);
 		return;
 	}
-	pthread_mutex_lock(&cq->inner);
+	sv_lock(&cq->inner);
 	tail = sv_load(&cq->tail);
 	full = tail - sv_load(&cq->head) >= cq->size || sv_load(&cq->overrun) || sv_fault_hit(SV_FAULT_CQ);
 	if (!full) {
@@ -507,7 +505,7 @@ void sv_cq_push(struct sv_cq *cq, const struct ibv_wc *wc, struct sv_qp *qp, uin
 		e->send = send;
 		atomic_store(&cq->tail, tail + 1);
 	}
-	pthread_mutex_unlock(&cq->inner);
+	sv_unlock(&cq->inner);
 	if (full)
 		cq_overrun(cq);
 	sv_cq_fire(NULL, sv_proc.seg, cq->ent, solicited || wc->status != IBV_WC_SUCCESS);
@@ -519,7 +517,7 @@ static int cq_pop(struct sv_cq *cq, int n, struct ibv_wc *wc)
 
 	if (sv_load(&cq->head) == sv_load_acq(&cq->tail))
 		return 0;
-	pthread_mutex_lock(&cq->inner);
+	sv_lock(&cq->inner);
 	while (got < n && sv_load(&cq->head) != sv_load(&cq->tail)) {
 		struct sv_cqe *e = &cq->ring[sv_load(&cq->head) % cq->size];
 
@@ -528,7 +526,7 @@ static int cq_pop(struct sv_cq *cq, int n, struct ibv_wc *wc)
 			sv_store(&e->qp->sq_freed, e->sq_seq + 1);
 		sv_store_rel(&cq->head, sv_load(&cq->head) + 1);
 	}
-	pthread_mutex_unlock(&cq->inner);
+	sv_unlock(&cq->inner);
 	return got;
 }
 
@@ -550,9 +548,9 @@ static void cq_drain(struct sv_cq *cq, struct sv_sink *sink)
 
 				if (!qp)
 					continue;
-				pthread_mutex_lock(&qp->lock);
+				sv_lock(&qp->lock);
 				sv_drain(qp, sink);
-				pthread_mutex_unlock(&qp->lock);
+				sv_unlock(&qp->lock);
 			}
 		}
 	}
@@ -571,6 +569,52 @@ static int poll_empty(struct sv_cq *cq)
 	return 0;
 }
 
+void sv_cq_stall(struct sv_qp *qp)
+{
+	struct sv_cq *cq = qp->scq;
+	struct sv_qp *i, *prev = NULL;
+	bool want = qp->pend != NULL;
+
+	if (want == qp->on_stalled)
+		return;
+	sv_lock(&cq->inner);
+	if (want) {
+		qp->stall_next = sv_load(&cq->stalled);
+		sv_store(&cq->stalled, qp);
+	} else {
+		for (i = sv_load(&cq->stalled); i != qp; i = i->stall_next)
+			prev = i;
+		if (prev)
+			prev->stall_next = qp->stall_next;
+		else
+			sv_store(&cq->stalled, qp->stall_next);
+	}
+	qp->on_stalled = want;
+	sv_unlock(&cq->inner);
+}
+
+#define STALLED_BATCH 8
+
+/* Who polls for the completions of blocked sends need not wait for the thread to carry them out. */
+static void cq_push_on(struct sv_cq *cq)
+{
+	struct sv_qp *batch[STALLED_BATCH], *qp;
+	int n = 0;
+
+	sv_lock(&cq->inner);
+	for (qp = sv_load(&cq->stalled); qp && n < STALLED_BATCH; qp = qp->stall_next) {
+		atomic_fetch_add(&qp->refs, 1);
+		batch[n++] = qp;
+	}
+	sv_unlock(&cq->inner);
+	for (int i = 0; i < n; i++) {
+		sv_lock(&batch[i]->lock);
+		sv_send_progress(batch[i]);
+		sv_unlock(&batch[i]->lock);
+		sv_qp_put(batch[i]);
+	}
+}
+
 int sv_cq_poll(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 {
 	struct sv_cq *cq = sv_container(ibcq, struct sv_cq, cq);
@@ -578,10 +622,12 @@ int sv_cq_poll(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 
 	if (sv_unlikely(!sv_ours(ibcq->context)))
 		return -1;
+	if (sv_unlikely(sv_load(&cq->stalled) != NULL))
+		cq_push_on(cq);
 	if (sv_load_acq(&cq->head) == sv_load_acq(&cq->tail) && !atomic_load(&cq->ent->active.top))
 		return poll_empty(cq);
 	cq->idle = 0;
-	pthread_mutex_lock(&cq->outer);
+	sv_lock(&cq->outer);
 	got = cq_pop(cq, n, wc);
 	if (atomic_load(&cq->ent->active.top)) {
 		struct sv_sink sink = {wc + got, n - got, 0};
@@ -591,7 +637,7 @@ int sv_cq_poll(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 		if (got < n)
 			got += cq_pop(cq, n - got, wc + got);
 	}
-	pthread_mutex_unlock(&cq->outer);
+	sv_unlock(&cq->outer);
 	return got;
 }
 

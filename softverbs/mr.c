@@ -481,9 +481,9 @@ bool sv_quiesce_qp(struct sv_qp *qp)
 static void quiesce_for_key(struct sv_qp *qp, uint32_t lkey)
 {
 	if (lkey) {
-		pthread_mutex_lock(&qp->lock);
+		sv_lock(&qp->lock);
 		sv_recv_spoil(qp, lkey);
-		pthread_mutex_unlock(&qp->lock);
+		sv_unlock(&qp->lock);
 	}
 	sv_quiesce_qp(qp);
 }

@@ -211,11 +211,14 @@ static struct sv_peer *peer_new(pid_t pid)
 	p->chan_gen = calloc(SV_MAX_CHAN, sizeof(*p->chan_gen));
 	p->chan_sent = calloc(SV_MAX_CHAN / 8, 1);
 	p->pid_fd = sv_fd_new((int)syscall(SYS_pidfd_open, pid, 0));
-	if (!p->chan_fd || !p->chan_gen || !p->chan_sent || p->pid_fd < 0)
+	if (!p->chan_fd || !p->chan_gen || !p->chan_sent)
+		goto fail;
+	/* Where there are no pidfds the end of the socket tells, unless a child of the peer holds a copy. */
+	if (p->pid_fd < 0 && errno == ESRCH)
 		goto fail;
 	pp->pid_src.fd = p->pid_fd;
 	pp->pid_src.ready = pid_ready;
-	if (sv_source_add(&pp->pid_src, EPOLLIN))
+	if (p->pid_fd >= 0 && sv_source_add(&pp->pid_src, EPOLLIN))
 		goto fail;
 	if (pid == sv_proc.seg->pid) {
 		p->data = sv_proc.data;
@@ -282,9 +285,11 @@ static void peer_lost(struct sv_peer *p)
 		*pp = p->next;
 	p->out = NULL;
 	pthread_mutex_unlock(&sv_proc.lock);
-	sv_source_del(&priv_of(p)->pid_src);
-	sv_fd_close(priv_of(p)->pid_src.fd);
-	p->pid_fd = -1;
+	if (p->pid_fd >= 0) {
+		sv_source_del(&priv_of(p)->pid_src);
+		sv_fd_close(priv_of(p)->pid_src.fd);
+		p->pid_fd = -1;
+	}
 	while ((s = p->socks)) {
 		p->socks = s->next;
 		sock_free(s);

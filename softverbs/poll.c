@@ -86,7 +86,8 @@ void sv_kick_waiting(struct sv_qp *qp)
 {
 	/* The sender says that it waits, then looks once more; we publish, then look whether it waits. */
 	atomic_thread_fence(memory_order_seq_cst);
-	if (sv_unlikely(sv_load(&qp->ent->waiting)) && atomic_exchange(&qp->ent->waiting, 0) && qp->rent)
+	if (sv_unlikely(sv_load(&qp->ent->waiting)) && atomic_exchange(&qp->ent->waiting, 0) &&
+	    (qp->rent || sv_remote_attach(qp)))
 		sv_kick(qp->rseg, sv_load(&qp->peer->kick_fd), (uint32_t)(qp->rent - qp->rseg->qp));
 }
 
@@ -107,7 +108,7 @@ int sv_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr
 		*bad = wr;
 		return EINVAL;
 	}
-	pthread_mutex_lock(&qp->lock);
+	sv_lock(&qp->lock);
 	posted = qp->rq.head;
 	for (; wr; wr = wr->next) {
 		if (qp->srq || qp->state == IBV_QPS_RESET)
@@ -129,7 +130,7 @@ int sv_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr
 		else
 			sv_kick_waiting(qp);
 	}
-	pthread_mutex_unlock(&qp->lock);
+	sv_unlock(&qp->lock);
 	return ret;
 }
 
@@ -159,7 +160,7 @@ static struct sv_rwqe *srq_take(struct sv_qp *qp)
 	struct sv_srq *srq = qp->srq;
 	struct sv_rwqe *e = NULL;
 
-	pthread_mutex_lock(&srq->lock);
+	sv_lock(&srq->lock);
 	if (srq->rq.head != srq->rq.tail) {
 		e = rq_at(&srq->rq, srq->rq.tail++);
 		memcpy(qp->rx_wqe, e, srq->rq.stride);
@@ -169,7 +170,7 @@ static struct sv_rwqe *srq_take(struct sv_qp *qp)
 			sv_async_raise(qp->ctx, IBV_EVENT_SRQ_LIMIT_REACHED, &srq->srq);
 		}
 	}
-	pthread_mutex_unlock(&srq->lock);
+	sv_unlock(&srq->lock);
 	return e;
 }
 
@@ -459,7 +460,7 @@ static void got_resp(struct sv_qp *qp, const struct sv_desc *d)
 	qp->blocked = SV_X_DONE;
 	sv_send_done(qp, w, IBV_WC_SUCCESS);
 	free(w);
-	sv_send_progress(qp);
+	sv_send_progress(qp); /* takes the QP off the stalled list, too */
 }
 
 static void got_nak(struct sv_qp *qp, const struct sv_desc *d)
@@ -580,12 +581,12 @@ static void check_overrun(struct sv_qp *qp)
 
 void sv_qp_service(struct sv_qp *qp)
 {
-	pthread_mutex_lock(&qp->rcq->outer);
-	pthread_mutex_lock(&qp->lock);
+	sv_lock(&qp->rcq->outer);
+	sv_lock(&qp->lock);
 	check_overrun(qp);
 	sv_drain(qp, NULL);
 	sv_answer_progress(qp);
 	sv_send_progress(qp);
-	pthread_mutex_unlock(&qp->lock);
-	pthread_mutex_unlock(&qp->rcq->outer);
+	sv_unlock(&qp->lock);
+	sv_unlock(&qp->rcq->outer);
 }

@@ -372,6 +372,7 @@ void sv_send_flush(struct sv_qp *qp)
 		free(w);
 	}
 	qp->recheck = UINT64_MAX;
+	sv_cq_stall(qp);
 }
 
 /* ------------------------------------------------------------------ waiting */
@@ -471,6 +472,7 @@ void sv_send_progress(struct sv_qp *qp)
 			break;
 		}
 	}
+	sv_cq_stall(qp);
 	if (!qp->rent)
 		return;
 	sv_doorbell(qp);
@@ -590,7 +592,7 @@ int sv_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr
 		*bad = wr;
 		return EINVAL;
 	}
-	pthread_mutex_lock(&qp->lock);
+	sv_lock(&qp->lock);
 	for (; wr; wr = wr->next) {
 		ret = post_one(qp, wr);
 		if (ret) {
@@ -604,7 +606,7 @@ int sv_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr
 	} else if (qp->rent) {
 		sv_doorbell(qp);
 	}
-	pthread_mutex_unlock(&qp->lock);
+	sv_unlock(&qp->lock);
 	if (sv_unlikely(kick))
 		sv_kick_self(qp->idx);
 	return ret;

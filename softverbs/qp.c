@@ -293,7 +293,7 @@ static void qp_init(struct sv_qp *qp, struct ibv_context *c, struct ibv_qp_init_
 	ib->state = IBV_QPS_RESET;
 	pthread_mutex_init(&ib->mutex, NULL);
 	pthread_cond_init(&ib->cond, NULL);
-	pthread_mutex_init(&qp->lock, NULL);
+	sv_lock_init(&qp->lock);
 	qp->ctx = sv_container(c, struct sv_ctx, v.context);
 	qp->scq = sv_container(a->send_cq, struct sv_cq, cq);
 	qp->rcq = sv_container(a->recv_cq, struct sv_cq, cq);
@@ -433,6 +433,7 @@ static bool to_reset(struct sv_qp *qp)
 	}
 	qp->pend_tail = &qp->pend;
 	qp->recheck = UINT64_MAX;
+	sv_cq_stall(qp);
 	drop_answers(qp);
 	sv_cq_purge(qp->scq, qp);
 	if (qp->rcq != qp->scq)
@@ -616,8 +617,8 @@ SV_EXPORT int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int m
 	ret = check_values(attr, mask);
 	if (ret)
 		return ret;
-	pthread_mutex_lock(&qp->rcq->outer);
-	pthread_mutex_lock(&qp->lock);
+	sv_lock(&qp->rcq->outer);
+	sv_lock(&qp->lock);
 	to = mask & IBV_QP_STATE ? attr->qp_state : qp->state;
 	if (((mask & IBV_QP_CUR_STATE) && attr->cur_qp_state != qp->state) || !transition_ok(qp->state, to, mask)) {
 		ret = EINVAL;
@@ -627,8 +628,8 @@ SV_EXPORT int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int m
 			enter(qp, to);
 	}
 	kick = !ret && (qp->pend || to == IBV_QPS_RTS);
-	pthread_mutex_unlock(&qp->lock);
-	pthread_mutex_unlock(&qp->rcq->outer);
+	sv_unlock(&qp->lock);
+	sv_unlock(&qp->rcq->outer);
 	if (kick)
 		sv_kick_self(qp->idx);
 	return ret;
@@ -640,11 +641,11 @@ SV_EXPORT int ibv_query_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int ma
 
 	if (!sv_ours(ibqp->context))
 		return EINVAL;
-	pthread_mutex_lock(&qp->lock);
+	sv_lock(&qp->lock);
 	*attr = qp->attr;
 	attr->qp_state = attr->cur_qp_state = qp->state;
 	attr->cap = qp->cap;
-	pthread_mutex_unlock(&qp->lock);
+	sv_unlock(&qp->lock);
 	memset(init, 0, sizeof(*init));
 	init->qp_context = ibqp->qp_context;
 	init->send_cq = ibqp->send_cq;
@@ -687,12 +688,12 @@ SV_EXPORT int ibv_destroy_qp(struct ibv_qp *ibqp)
 
 	if (!sv_ours(ibqp->context))
 		return EINVAL;
-	pthread_mutex_lock(&qp->rcq->outer);
-	pthread_mutex_lock(&qp->lock);
+	sv_lock(&qp->rcq->outer);
+	sv_lock(&qp->lock);
 	quiet = to_reset(qp);
 	sv_cq_leave(qp->rcq, qp, qp->rslot);
-	pthread_mutex_unlock(&qp->lock);
-	pthread_mutex_unlock(&qp->rcq->outer);
+	sv_unlock(&qp->lock);
+	sv_unlock(&qp->rcq->outer);
 	sv_async_forget(qp->ctx, ibqp);
 	qp_unpublish(qp);
 	qp_users(qp, -1);
@@ -705,7 +706,6 @@ SV_EXPORT int ibv_destroy_qp(struct ibv_qp *ibqp)
 	}
 	sv_rq_fini(&qp->rq);
 	free(qp->rx_wqe);
-	pthread_mutex_destroy(&qp->lock);
 	free(qp);
 	return 0;
 }

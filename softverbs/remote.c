@@ -5,7 +5,7 @@
  */
 #include "soft.h"
 
-static bool remote_attach(struct sv_qp *qp)
+bool sv_remote_attach(struct sv_qp *qp)
 {
 	uint32_t qpn = qp->attr.dest_qp_num;
 	struct sv_seg *seg;
@@ -69,7 +69,7 @@ bool sv_remote_begin(struct sv_qp *qp)
 {
 	uint32_t word, state;
 
-	if (sv_unlikely(!qp->rent) && !remote_attach(qp))
+	if (sv_unlikely(!qp->rent) && !sv_remote_attach(qp))
 		return false;
 	if (sv_unlikely(sv_load(&qp->peer->dead)))
 		return false;

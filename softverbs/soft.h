@@ -45,6 +45,36 @@
 #define SV_MAX_INLINE (256u << 10)
 #define SV_MAX_MSG    (1u << 31)
 
+/* ------------------------------------------------------------------ locks of the data path */
+
+/* A mutex of this process: 0 free, 1 held, 2 held and somebody may be asleep. */
+struct sv_lock {
+	_Atomic uint32_t v;
+};
+
+void sv_lock_wait(struct sv_lock *l);
+void sv_lock_wake(struct sv_lock *l);
+
+static inline void sv_lock_init(struct sv_lock *l)
+{
+	atomic_init(&l->v, 0);
+}
+
+static inline void sv_lock(struct sv_lock *l)
+{
+	uint32_t free = 0;
+
+	if (sv_unlikely(
+		!atomic_compare_exchange_strong_explicit(&l->v, &free, 1, memory_order_acquire, memory_order_relaxed)))
+		sv_lock_wait(l);
+}
+
+static inline void sv_unlock(struct sv_lock *l)
+{
+	if (sv_unlikely(atomic_exchange_explicit(&l->v, 0, memory_order_release) == 2))
+		sv_lock_wake(l);
+}
+
 /* ------------------------------------------------------------------ queues of events behind a descriptor */
 
 struct sv_event {
@@ -120,13 +150,13 @@ struct sv_cq {
 	uint32_t idx;
 	struct sv_chan *chan;
 	uint32_t chan_slot;
-	pthread_mutex_t outer, inner;
+	struct sv_lock outer, inner;
 	struct sv_cqe *ring;
 	uint32_t size;
 	_Atomic uint32_t head, tail; /* monotonic */
 	struct sv_qp **members;      /* by slot */
 	uint32_t nmembers;
-	_Atomic int stalled; /* QPs that have blocked sends and complete here */
+	_Atomic(struct sv_qp *) stalled; /* QPs with blocked sends that complete here; inner */
 	_Atomic int users;
 	_Atomic int overrun;
 	_Atomic uint32_t events_got; /* delivered by ibv_get_cq_event */
@@ -154,7 +184,7 @@ struct sv_srq {
 	struct ibv_srq srq;
 	struct sv_srq_ent *ent;
 	uint32_t idx;
-	pthread_mutex_t lock;
+	struct sv_lock lock;
 	struct sv_rq rq;
 	uint32_t limit;
 	_Atomic int users;
@@ -196,7 +226,7 @@ struct sv_qp {
 	struct ibv_qp_cap cap;
 	struct ibv_qp_attr attr;
 	bool sig_all;
-	pthread_mutex_t lock;
+	struct sv_lock lock;
 	_Atomic int refs; /* the table's one, and the thread's */
 	enum ibv_qp_state state;
 
@@ -206,7 +236,8 @@ struct sv_qp {
 	struct sv_swr *pend, **pend_tail;
 	enum sv_exec blocked;
 	bool on_blocked;
-	bool counted; /* in scq->stalled */
+	struct sv_qp *stall_next;
+	bool on_stalled; /* in scq->stalled */
 	uint64_t deadline;
 	uint64_t recheck;
 	uint32_t rnr_left;
@@ -433,6 +464,7 @@ struct ibv_cq_ex *sv_cq_create_ex(struct ibv_context *c, struct ibv_cq_init_attr
 int sv_cq_join(struct sv_cq *cq, struct sv_qp *qp, uint32_t *slot);
 void sv_cq_leave(struct sv_cq *cq, struct sv_qp *qp, uint32_t slot); /* outer held by the caller */
 void sv_cq_purge(struct sv_cq *cq, struct sv_qp *qp);
+void sv_cq_stall(struct sv_qp *qp); /* qp->lock held: in or out of scq->stalled, as qp->pend says */
 void sv_chan_raise_pending(void);
 void sv_cq_overrun(struct sv_cq *cq);
 
@@ -454,6 +486,7 @@ void sv_send_done(struct sv_qp *qp, struct sv_swr *w, enum ibv_wc_status status)
 void sv_send_flush(struct sv_qp *qp);
 /* Lock held. Between begin (true) and end we may touch the peer's memory. */
 bool sv_remote_begin(struct sv_qp *qp);
+bool sv_remote_attach(struct sv_qp *qp); /* sets rseg and rent once the peer process is known */
 void sv_remote_end(struct sv_qp *qp);
 /* Tells the peer what has been published since the last bell. */
 void sv_doorbell(struct sv_qp *qp);

@@ -50,7 +50,7 @@ SV_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_
 	s->limit = attr->attr.srq_limit;
 	pthread_mutex_init(&s->srq.mutex, NULL);
 	pthread_cond_init(&s->srq.cond, NULL);
-	pthread_mutex_init(&s->lock, NULL);
+	sv_lock_init(&s->lock);
 	s->ent = &sv_proc.seg->srq[s->idx];
 	atomic_store(&s->ent->credits, 0);
 	atomic_fetch_add(&sv_container(pd, struct sv_pd, pd)->users, 1);
@@ -73,12 +73,12 @@ SV_EXPORT int ibv_modify_srq(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr, i
 		return EINVAL;
 	if (mask & IBV_SRQ_MAX_WR)
 		return EOPNOTSUPP;
-	pthread_mutex_lock(&s->lock);
+	sv_lock(&s->lock);
 	if ((mask & IBV_SRQ_LIMIT) && attr->srq_limit > s->rq.size)
 		ret = EINVAL;
 	else if (mask & IBV_SRQ_LIMIT)
 		s->limit = attr->srq_limit;
-	pthread_mutex_unlock(&s->lock);
+	sv_unlock(&s->lock);
 	return ret;
 }
 
@@ -131,9 +131,9 @@ static void kick_waiting(struct sv_srq *s)
 		if (!qp)
 			continue;
 		if (qp->srq == s) {
-			pthread_mutex_lock(&qp->lock);
+			sv_lock(&qp->lock);
 			sv_kick_waiting(qp);
-			pthread_mutex_unlock(&qp->lock);
+			sv_unlock(&qp->lock);
 		}
 		sv_qp_put(qp);
 	}
@@ -149,7 +149,7 @@ int sv_post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr, struct ibv_r
 		*bad = wr;
 		return EINVAL;
 	}
-	pthread_mutex_lock(&s->lock);
+	sv_lock(&s->lock);
 	before = s->rq.head;
 	for (; wr; wr = wr->next) {
 		ret = sv_rq_put(&s->rq, wr, &len);
@@ -159,7 +159,7 @@ int sv_post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr, struct ibv_r
 		}
 	}
 	atomic_fetch_add(&s->ent->credits, s->rq.head - before);
-	pthread_mutex_unlock(&s->lock);
+	sv_unlock(&s->lock);
 	kick_waiting(s);
 	return ret;
 }

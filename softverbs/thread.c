@@ -4,8 +4,10 @@
  */
 #include "soft.h"
 
+#include <linux/futex.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
 
 static pthread_mutex_t timer_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sv_timer *timers;
@@ -183,9 +185,9 @@ static void blocked_update(struct sv_qp *qp)
 {
 	bool wants;
 
-	pthread_mutex_lock(&qp->lock);
+	sv_lock(&qp->lock);
 	wants = qp->pend && qp->recheck != UINT64_MAX;
-	pthread_mutex_unlock(&qp->lock);
+	sv_unlock(&qp->lock);
 	if (wants && !qp->on_blocked) {
 		atomic_fetch_add(&qp->refs, 1);
 		qp->next_blocked = blocked;
@@ -215,16 +217,16 @@ static uint64_t blocked_run(void)
 		uint64_t due;
 		bool keep;
 
-		pthread_mutex_lock(&qp->lock);
+		sv_lock(&qp->lock);
 		due = qp->recheck;
 		keep = qp->pend && due != UINT64_MAX;
-		pthread_mutex_unlock(&qp->lock);
+		sv_unlock(&qp->lock);
 		if (keep && due <= now) {
 			sv_qp_service(qp);
-			pthread_mutex_lock(&qp->lock);
+			sv_lock(&qp->lock);
 			due = qp->recheck;
 			keep = qp->pend && due != UINT64_MAX;
-			pthread_mutex_unlock(&qp->lock);
+			sv_unlock(&qp->lock);
 		}
 		if (keep) {
 			next = sv_min(next, due);
@@ -311,6 +313,33 @@ static void *loop(void *arg)
 		due = blocked_run();
 	}
 	return NULL;
+}
+
+/* ------------------------------------------------------------------ locks */
+
+static inline void sv_pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#endif
+}
+
+void sv_lock_wait(struct sv_lock *l)
+{
+	for (int i = 0; i < 50; i++) {
+		uint32_t free = 0;
+
+		if (!sv_load(&l->v) && atomic_compare_exchange_strong(&l->v, &free, 1))
+			return;
+		sv_pause();
+	}
+	while (atomic_exchange(&l->v, 2))
+		syscall(SYS_futex, &l->v, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
+}
+
+void sv_lock_wake(struct sv_lock *l)
+{
+	syscall(SYS_futex, &l->v, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
 int sv_thread_start(void)
