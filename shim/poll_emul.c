@@ -134,6 +134,15 @@ bool vkr_epset_peek(struct vkr_epset *set)
 
 /* ------------------------------------------------------------------ collecting */
 
+/* A connect that succeeded or failed, and that nobody has acted on yet. */
+static bool attempt_ended(struct vkr_file *f)
+{
+	struct vkr_sock *s = (struct vkr_sock *)f;
+
+	return f->kind == VKR_KIND_SOCK && vkr_load_acq(&s->state) == VKR_SOCK_CONNECTING &&
+	       vkr_stream_state(s->stream) != VKR_STREAM_CONNECTING;
+}
+
 struct collect {
 	struct epoll_event *evs;
 	int n, max;
@@ -148,8 +157,7 @@ static void collect_item(struct vkr_epset *set, struct vkr_item *it, struct coll
 	uint32_t ready;
 
 	ready_del(set, it);
-	if (it->file->kind == VKR_KIND_SOCK && vkr_load_acq(&s->state) == VKR_SOCK_CONNECTING &&
-	    vkr_stream_state(s->stream) != VKR_STREAM_CONNECTING) {
+	if (attempt_ended(it->file)) {
 		/* Settling looks at its items again (vkr_items_recheck, vkr_items_to_kernel). */
 		if (c->n_settle < (int)VKR_ARRAY_SIZE(c->settle)) {
 			vkr_file_hold(it->file);
@@ -393,7 +401,8 @@ static void item_watch(struct vkr_item *it)
 	it->watch.fire = item_fire;
 	it->watched = p;
 	vkr_watch_add(p, &it->watch);
-	if (vkr_file_ready(it->file) & item_wants(it))
+	/* What happened before the watch was there fires no more: ready, or an attempt that has ended already. */
+	if (vkr_file_ready(it->file) & item_wants(it) || attempt_ended(it->file))
 		item_post(it);
 }
 
@@ -806,6 +815,26 @@ static int plain_wait(struct vkr_epset *set, int epfd, struct epoll_event *evs, 
 	return r;
 }
 
+/*
+ * A set inherited by fork is the parent's: its kernel half still answers here, and our markers in it are not the
+ * caller's to see. They cannot be put to rest from this side, so a wait that meets only them looks again a little
+ * later.
+ */
+static int inherited_wait(int epfd, struct epoll_event *evs, int max, int64_t deadline, const sigset_t *mask)
+{
+	int r, i, out;
+
+	for (;;) {
+		r = real_epoll_wait(epfd, evs, max, time_left(deadline), mask);
+		for (i = out = 0; i < r; i++)
+			if (evs[i].data.u64 - (uint64_t)(uintptr_t)markers >= sizeof(markers))
+				evs[out++] = evs[i];
+		if (r <= 0 || out || !time_left(deadline))
+			return r < 0 ? r : out;
+		vkr_real.ppoll(NULL, 0, &(struct timespec){.tv_nsec = 2000000}, mask);
+	}
+}
+
 static bool bad_wait(const struct epoll_event *evs, int max, const struct timespec *timeout)
 {
 	return max <= 0 || max > INT32_MAX / (int)sizeof(*evs) ||
@@ -824,7 +853,7 @@ int vkr_epoll_wait(int epfd, struct epoll_event *evs, int max, const struct time
 	if (!set)
 		return VKR_PASS;
 	f = &set->file;
-	if (bad_wait(evs, max, timeout) || vkr_file_inherited(f))
+	if (bad_wait(evs, max, timeout))
 		return VKR_PASS;
 	if (vkr_bad_pointer(evs, (size_t)max * sizeof(*evs)))
 		return -EFAULT;
@@ -832,6 +861,8 @@ int vkr_epoll_wait(int epfd, struct epoll_event *evs, int max, const struct time
 		deadline = 0;
 	else if (timeout && timeout->tv_sec < 1000000000)
 		deadline = vkr_now_ns() + timeout->tv_sec * 1000000000ll + timeout->tv_nsec;
+	if (vkr_file_inherited(f))
+		return inherited_wait(epfd, evs, max, deadline, mask);
 	if (!vkr_load_acq(&set->mixed)) {
 		r = plain_wait(set, epfd, evs, max, deadline, mask);
 		if (r || !vkr_load_acq(&set->mixed))

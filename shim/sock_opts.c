@@ -262,8 +262,12 @@ static int options_get(struct vkr_sock *s, int level, int name, void *val, sockl
 	bool done = false;
 	int r, fd;
 
+	if (vkr_bad_pointer(len, sizeof(*len)))
+		return -EFAULT;
 	if ((int)*len < 0)
 		return -EINVAL;
+	if (vkr_bad_pointer(val, *len))
+		return -EFAULT;
 	if (level == SOL_SOCKET) {
 		r = get_socket_level(s, name, val, len, &done);
 		if (done)
@@ -331,9 +335,7 @@ int vkr_sock_getsockopt(int fd, int level, int name, void *val, socklen_t *len)
 		if (vkr_file_inherited(&s->file))
 			r = -ENOTCONN;
 		else
-			r = vkr_bad_pointer(len, sizeof(*len)) || vkr_bad_pointer(val, *len)
-				? -EFAULT
-				: options_get(s, level, name, val, len);
+			r = options_get(s, level, name, val, len);
 		break;
 	case VKR_SOCK_CONNECTING:
 		if (level == SOL_SOCKET && name == SO_ERROR && !vkr_bad_pointer(len, sizeof(*len)) &&
