@@ -16,12 +16,12 @@ struct vkr_epset {
 	struct vkr_item *duals; /* registered in the kernel and watched: listeners, sets that hold streams */
 	struct vkr_item *ready; /* DL, under lock */
 	_Atomic uint32_t n_ready;
-	_Atomic bool mixed; /* holds something the kernel knows nothing of */
-	bool signaled;      /* the eventfd was written and not read yet; under lock */
-	int sleepers;       /* under lock */
+	_Atomic bool mixed;    /* holds something the kernel knows nothing of */
+	bool signaled;         /* the eventfd was written and not read yet; under lock */
+	int sleepers;          /* under lock */
 	_Atomic int in_kernel; /* threads that sleep in the kernel's wait alone: the set was not mixed */
-	int n_inner;        /* sets among the duals */
-	int efd;            /* guarded */
+	int n_inner;           /* sets among the duals */
+	int efd;               /* guarded */
 	unsigned engine_generation;
 	int engine_fds;            /* how many of the engine's are registered */
 	_Atomic int native;        /* registrations made in the kernel (never too few) */
@@ -45,6 +45,24 @@ struct vkr_item {
 	struct vkr_item *prev, *next;           /* on set->items or set->duals */
 	struct vkr_item *file_prev, *file_next; /* on file->items */
 };
+
+/* The events that make the item ready; its set's lock or vkr_ctl_lock held, or racy on purpose. */
+static inline uint32_t vkr_item_wants(const struct vkr_item *it)
+{
+	return it->disabled ? 0 : it->events | EPOLLERR | EPOLLHUP;
+}
+
+/* What our registrations in a kernel set are known by: [0] the set's eventfd, [1 + i] the engine's descriptor i. */
+extern const char vkr_markers[VKR_MAX_DEVICES + 1];
+/* vkr_ctl_lock held. Registers the engine's descriptors that are not in the set yet. */
+void vkr_epset_engine_fds(struct vkr_epset *set, int epfd);
+
+/* set->lock held. Idempotent. */
+void vkr_ready_add(struct vkr_epset *set, struct vkr_item *it);
+void vkr_ready_del(struct vkr_epset *set, struct vkr_item *it);
+
+/* A connect that succeeded or failed, and that nobody has acted on yet. */
+bool vkr_attempt_ended(struct vkr_file *f);
 
 /* The EPOLL* bits that hold now in user space; 0 for what only the kernel knows. */
 uint32_t vkr_file_ready(struct vkr_file *f);

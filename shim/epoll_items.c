@@ -1,0 +1,465 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Registrations in epoll sets: which items a set has, which of them the kernel knows, what is on the ready list, and
+ * epoll_ctl. poll_emul.c says how waiting works.
+ */
+#include "epset.h"
+#include "guard.h"
+#include "libc_real.h"
+#include "log.h"
+#include "sock.h"
+#include "socket.h"
+
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include <utlist.h>
+
+const char vkr_markers[VKR_MAX_DEVICES + 1];
+
+/* ------------------------------------------------------------------ readiness */
+
+uint32_t vkr_file_ready(struct vkr_file *f)
+{
+	struct vkr_pollable *p;
+
+	if (f->kind == VKR_KIND_EPOLL)
+		return vkr_epset_peek((struct vkr_epset *)f) ? EPOLLIN | EPOLLRDNORM : 0;
+	p = vkr_file_pollable(f);
+	return p ? vkr_ready_bits(vkr_pollable_ready(p)) : 0;
+}
+
+/* set->lock held. */
+void vkr_ready_add(struct vkr_epset *set, struct vkr_item *it)
+{
+	if (it->queued)
+		return;
+	it->queued = true;
+	DL_APPEND2(set->ready, it, ready_prev, ready_next);
+	vkr_store(&set->n_ready, vkr_load(&set->n_ready) + 1);
+}
+
+void vkr_ready_del(struct vkr_epset *set, struct vkr_item *it)
+{
+	if (!it->queued)
+		return;
+	it->queued = false;
+	DL_DELETE2(set->ready, it, ready_prev, ready_next);
+	vkr_store(&set->n_ready, vkr_load(&set->n_ready) - 1);
+}
+
+static void efd_write(struct vkr_epset *set)
+{
+	uint64_t one = 1;
+
+	if (vkr_real.write(set->efd, &one, sizeof(one)) < 0)
+		return; /* EAGAIN: it is readable, which is all that is wanted */
+}
+
+/* Puts the item where waiters find it and wakes one that sleeps; then those who watch the set itself. No lock of a set
+ * held. */
+static void item_post(struct vkr_item *it)
+{
+	struct vkr_epset *set = it->set;
+	bool wake;
+
+	pthread_mutex_lock(&set->lock);
+	vkr_ready_add(set, it);
+	wake = set->sleepers && !set->signaled;
+	if (wake)
+		set->signaled = true;
+	pthread_mutex_unlock(&set->lock);
+	if (wake)
+		efd_write(set);
+	if (set->poll.watches) { /* racy on purpose: a watcher that is being added looks at the set afterwards */
+		pthread_mutex_lock(&set->poll.lock);
+		vkr_pollable_set(&set->poll, EPOLLIN, EPOLLIN);
+		pthread_mutex_unlock(&set->poll.lock);
+	}
+}
+
+/* The pollable's lock is held. */
+static void item_fire(struct vkr_watch *w, uint32_t edge)
+{
+	struct vkr_item *it = vkr_container_of(w, struct vkr_item, watch);
+
+	if (vkr_ready_bits(edge) & (vkr_item_wants(it) | VKR_EDGE_STATE))
+		item_post(it);
+}
+
+bool vkr_epset_peek(struct vkr_epset *set)
+{
+	struct vkr_item *it, *tmp;
+	bool any = false;
+
+	if (!vkr_load(&set->n_ready))
+		return false;
+	pthread_mutex_lock(&set->lock);
+	DL_FOREACH_SAFE2(set->ready, it, tmp, ready_next)
+	{
+		if (vkr_file_ready(it->file) & vkr_item_wants(it)) {
+			any = true;
+			break;
+		}
+	}
+	pthread_mutex_unlock(&set->lock);
+	return any;
+}
+
+/* A connect that succeeded or failed, and that nobody has acted on yet. */
+bool vkr_attempt_ended(struct vkr_file *f)
+{
+	struct vkr_sock *s = (struct vkr_sock *)f;
+
+	return f->kind == VKR_KIND_SOCK && vkr_load_acq(&s->state) == VKR_SOCK_CONNECTING &&
+	       vkr_stream_state(s->stream) != VKR_STREAM_CONNECTING;
+}
+
+/* ------------------------------------------------------------------ a set becomes mixed */
+
+void vkr_epset_engine_fds(struct vkr_epset *set, int epfd)
+{
+	struct epoll_event ev = {.events = EPOLLIN};
+	int fds[VKR_MAX_DEVICES];
+	unsigned generation = vkr_engine_generation();
+	int n = vkr_engine_fds(fds);
+
+	for (; set->engine_fds < n; set->engine_fds++) {
+		ev.data.u64 = (uintptr_t)&vkr_markers[1 + set->engine_fds];
+		if (vkr_real.epoll_ctl(epfd, EPOLL_CTL_ADD, fds[set->engine_fds], &ev) < 0)
+			vkr_warn("epoll set %d: completion channel: errno %d", epfd, errno);
+	}
+	set->engine_generation = generation;
+}
+
+static void item_make_dual(struct vkr_item *it);
+
+/* vkr_ctl_lock held. */
+static int make_mixed(struct vkr_epset *set, int epfd)
+{
+	struct epoll_event ev = {.events = EPOLLIN, .data.u64 = (uintptr_t)&vkr_markers[0]};
+	struct vkr_item *it;
+
+	if (vkr_load(&set->mixed)) {
+		if (set->engine_generation != vkr_engine_generation())
+			vkr_epset_engine_fds(set, epfd);
+		return 0;
+	}
+	set->efd = vkr_guard_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	if (set->efd < 0)
+		return -errno;
+	vkr_guard_slot(set->efd, &set->efd);
+	if (vkr_real.epoll_ctl(epfd, EPOLL_CTL_ADD, set->efd, &ev) < 0) {
+		int err = errno;
+
+		vkr_guard_close(set->efd);
+		set->efd = -1;
+		return -err;
+	}
+	vkr_epset_engine_fds(set, epfd);
+	atomic_store(&set->mixed, true);
+	if (atomic_load(&set->in_kernel))
+		efd_write(set); /* asleep, and knowing nothing of us */
+	/* The sets that hold this one must look into it from now on. */
+	DL_FOREACH2(set->file.items, it, file_next)
+	if (make_mixed(it->set, vkr_file_number(&it->set->file)) == 0)
+		item_make_dual(it);
+	return 0;
+}
+
+/* ------------------------------------------------------------------ items (vkr_ctl_lock held) */
+
+static struct vkr_item *item_find(struct vkr_epset *set, struct vkr_file *f, int fd)
+{
+	struct vkr_item *it;
+
+	DL_FOREACH2(f->items, it, file_next)
+	if (it->set == set && it->fd == fd)
+		return it;
+	return NULL;
+}
+
+static void item_watch(struct vkr_item *it)
+{
+	struct vkr_pollable *p = vkr_file_pollable(it->file);
+
+	if (it->watched || !p)
+		return;
+	it->watch.fire = item_fire;
+	it->watched = p;
+	vkr_watch_add(p, &it->watch);
+	/* What happened before the watch was there fires no more: ready, or an attempt that has ended already. */
+	if (vkr_file_ready(it->file) & vkr_item_wants(it) || vkr_attempt_ended(it->file))
+		item_post(it);
+}
+
+static void item_unwatch(struct vkr_item *it)
+{
+	if (!it->watched)
+		return;
+	vkr_watch_del(it->watched, &it->watch);
+	it->watched = NULL;
+	pthread_mutex_lock(&it->set->lock);
+	vkr_ready_del(it->set, it);
+	pthread_mutex_unlock(&it->set->lock);
+}
+
+static struct vkr_item *item_new(struct vkr_epset *set, struct vkr_file *f, int fd, const struct epoll_event *ev)
+{
+	struct vkr_item *it = calloc(1, sizeof(*it));
+
+	if (!it)
+		return NULL;
+	it->set = set;
+	it->file = f;
+	it->fd = fd;
+	it->events = ev->events;
+	it->data = ev->data.u64;
+	DL_APPEND2(f->items, it, file_prev, file_next);
+	DL_APPEND2(set->items, it, prev, next);
+	return it;
+}
+
+static void item_free(struct vkr_item *it)
+{
+	item_unwatch(it);
+	DL_DELETE2(it->file->items, it, file_prev, file_next);
+	if (it->dual) {
+		DL_DELETE2(it->set->duals, it, prev, next);
+		it->set->n_inner -= it->file->kind == VKR_KIND_EPOLL;
+	} else {
+		DL_DELETE2(it->set->items, it, prev, next);
+	}
+	free(it);
+}
+
+static void item_make_dual(struct vkr_item *it)
+{
+	if (!it->dual) {
+		DL_DELETE2(it->set->items, it, prev, next);
+		DL_APPEND2(it->set->duals, it, prev, next);
+		it->dual = true;
+		it->set->n_inner += it->file->kind == VKR_KIND_EPOLL;
+	}
+	item_watch(it);
+}
+
+void vkr_items_to_user(struct vkr_file *f)
+{
+	struct vkr_item *it;
+	int epfd;
+
+	DL_FOREACH2(f->items, it, file_next)
+	{
+		epfd = vkr_file_number(&it->set->file);
+		if (epfd < 0 || make_mixed(it->set, epfd) < 0)
+			continue;
+		if (it->in_kernel)
+			vkr_real.epoll_ctl(epfd, EPOLL_CTL_DEL, it->fd, NULL);
+		it->in_kernel = false;
+		item_watch(it);
+	}
+}
+
+void vkr_items_to_kernel(struct vkr_file *f)
+{
+	struct vkr_item *it, *tmp;
+	struct epoll_event ev;
+
+	DL_FOREACH_SAFE2(f->items, it, tmp, file_next)
+	{
+		ev.events = it->disabled ? 0 : it->events;
+		ev.data.u64 = it->data;
+		if (!it->in_kernel)
+			vkr_real.epoll_ctl(vkr_file_number(&it->set->file), EPOLL_CTL_ADD, it->fd, &ev);
+		vkr_store(&it->set->native, vkr_load(&it->set->native) + 1);
+		item_free(it);
+	}
+}
+
+void vkr_items_watch(struct vkr_file *f)
+{
+	struct vkr_item *it;
+
+	DL_FOREACH2(f->items, it, file_next)
+	if (vkr_file_pollable(f) && make_mixed(it->set, vkr_file_number(&it->set->file)) == 0)
+		item_make_dual(it);
+}
+
+void vkr_items_recheck(struct vkr_file *f)
+{
+	struct vkr_item *it;
+
+	DL_FOREACH2(f->items, it, file_next)
+	if (it->watched && vkr_file_ready(f) & vkr_item_wants(it))
+		item_post(it);
+}
+
+void vkr_items_drop(struct vkr_file *f)
+{
+	struct vkr_item *it, *tmp;
+
+	DL_FOREACH_SAFE2(f->items, it, tmp, file_next)
+	item_free(it);
+}
+
+void vkr_items_forget(struct vkr_file *f)
+{
+	vkr_items_drop(f);
+}
+
+void vkr_epset_destroy(struct vkr_epset *set)
+{
+	struct vkr_item *it, *tmp;
+
+	pthread_mutex_lock(&vkr_ctl_lock);
+	vkr_items_drop(&set->file); /* in sets that hold this one */
+	DL_FOREACH_SAFE2(set->items, it, tmp, next)
+	item_free(it);
+	DL_FOREACH_SAFE2(set->duals, it, tmp, next)
+	item_free(it);
+	pthread_mutex_unlock(&vkr_ctl_lock);
+	if (set->efd >= 0)
+		vkr_guard_close(set->efd);
+}
+
+/* ------------------------------------------------------------------ epoll_ctl */
+
+#define EXCLUSIVE_OK (EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE)
+
+static int ctl_check(int op, const struct vkr_item *it, const struct epoll_event *ev)
+{
+	if (op != EPOLL_CTL_DEL && vkr_bad_pointer(ev, sizeof(*ev)))
+		return -EFAULT;
+	switch (op) {
+	case EPOLL_CTL_ADD:
+		if (ev->events & EPOLLEXCLUSIVE && ev->events & ~EXCLUSIVE_OK)
+			return -EINVAL;
+		return it ? -EEXIST : 0;
+	case EPOLL_CTL_MOD:
+		if (ev->events & EPOLLEXCLUSIVE)
+			return -EINVAL;
+		if (!it)
+			return -ENOENT;
+		return it->events & EPOLLEXCLUSIVE ? -EINVAL : 0;
+	case EPOLL_CTL_DEL:
+		return it ? 0 : -ENOENT;
+	default:
+		return -EINVAL;
+	}
+}
+
+/* The kernel has it all: its answer counts, and we keep a record in case the file becomes ours later. */
+static int ctl_kernel(struct vkr_epset *set, struct vkr_file *f, struct vkr_item *it, int epfd, int op, int fd,
+		      struct epoll_event *ev)
+{
+	if (vkr_real.epoll_ctl(epfd, op, fd, ev) < 0)
+		return -errno;
+	if (op == EPOLL_CTL_ADD && (it || (it = item_new(set, f, fd, ev)))) {
+		it->in_kernel = true;
+		vkr_store(&set->native, vkr_load(&set->native) + 1);
+	} else if (op == EPOLL_CTL_MOD && it) {
+		pthread_mutex_lock(&set->lock);
+		it->events = ev->events;
+		it->data = ev->data.u64;
+		it->disabled = false;
+		pthread_mutex_unlock(&set->lock);
+	} else if (op == EPOLL_CTL_DEL) {
+		vkr_store(&set->native, vkr_load(&set->native) - 1);
+		if (it)
+			item_free(it);
+		return 0;
+	}
+	if (it && vkr_file_pollable(f) && make_mixed(set, epfd) == 0)
+		item_make_dual(it);
+	if (it && it->watched && vkr_file_ready(f) & vkr_item_wants(it))
+		item_post(it);
+	return 0;
+}
+
+static int ctl_user(struct vkr_epset *set, struct vkr_file *f, struct vkr_item *it, int epfd, int op, int fd,
+		    struct epoll_event *ev)
+{
+	int r = ctl_check(op, it, ev);
+
+	if (r)
+		return r;
+	if (op == EPOLL_CTL_DEL) {
+		item_free(it);
+		return 0;
+	}
+	if (op == EPOLL_CTL_ADD) {
+		r = make_mixed(set, epfd);
+		if (r)
+			return r;
+		it = item_new(set, f, fd, ev);
+		if (!it)
+			return -ENOMEM;
+		item_watch(it);
+		return 0;
+	}
+	pthread_mutex_lock(&set->lock);
+	it->events = ev->events;
+	it->data = ev->data.u64;
+	it->disabled = false;
+	pthread_mutex_unlock(&set->lock);
+	if (vkr_file_ready(f) & vkr_item_wants(it))
+		item_post(it);
+	return 0;
+}
+
+/* The number of a set made before we were active, or received from elsewhere: the kernel says whether it is one. */
+static struct vkr_epset *adopt(int epfd, int fd)
+{
+	struct epoll_event ev = {.events = EPOLLET};
+
+	if (vkr_real.epoll_ctl(epfd, EPOLL_CTL_MOD, fd, &ev) < 0 && errno != ENOENT)
+		return NULL;
+	vkr_fd_epoll(epfd);
+	return vkr_epset_get(epfd);
+}
+
+static bool in_user_space(struct vkr_file *f)
+{
+	enum vkr_sock_state state = vkr_load(&((struct vkr_sock *)f)->state);
+
+	return f->kind == VKR_KIND_SOCK && (state == VKR_SOCK_CONNECTING || state == VKR_SOCK_CARRIED);
+}
+
+static int ctl_locked(struct vkr_epset *set, struct vkr_file *f, int epfd, int op, int fd, struct epoll_event *ev)
+{
+	struct vkr_item *it = item_find(set, f, fd);
+
+	if (in_user_space(f))
+		return vkr_file_inherited(f) ? -EPERM : ctl_user(set, f, it, epfd, op, fd, ev);
+	return ctl_kernel(set, f, it, epfd, op, fd, ev);
+}
+
+int vkr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
+{
+	struct vkr_file *f;
+	struct vkr_epset *set;
+	int r = VKR_PASS;
+
+	vkr_fork_check();
+	f = vkr_file_get(fd);
+	set = vkr_epset_get(epfd);
+	if (f && !set && in_user_space(f))
+		set = adopt(epfd, fd);
+	if (!f || !set || epfd == fd || vkr_file_inherited(&set->file)) {
+		if (set && !f && op != EPOLL_CTL_MOD)
+			vkr_store(&set->native, vkr_load(&set->native) + (op == EPOLL_CTL_ADD ? 1 : 0));
+	} else if (f->kind == VKR_KIND_SOCK && vkr_sock_settle((struct vkr_sock *)f) == VKR_SOCK_FINAL) {
+		if (op == EPOLL_CTL_ADD)
+			vkr_store(&set->native, vkr_load(&set->native) + 1);
+	} else {
+		pthread_mutex_lock(&vkr_ctl_lock);
+		r = ctl_locked(set, f, epfd, op, fd, ev);
+		pthread_mutex_unlock(&vkr_ctl_lock);
+	}
+	if (f)
+		vkr_file_put(f);
+	if (set)
+		vkr_file_put(&set->file);
+	return r;
+}
