@@ -8,7 +8,7 @@
  * ready list, a wait takes items from that list and looks at the stream's state, so readiness is always state.
  * Level-triggered items stay on the list while they are ready.
  *
- * Lost wake-ups: a waiter counts itself asleep under the set's lock, arms the CQs and polls (vkr_engine_sleep_begin),
+ * Lost wake-ups: a waiter arms the CQs and polls (vkr_engine_sleep_begin), counts itself asleep under the set's lock,
  * looks at the ready list once more, and only then sleeps. Whoever fires a watch looks at the count under the same
  * lock, after it has put the item on the list. tests/model holds the model of it.
  */
