@@ -2,8 +2,8 @@
 """Runs real programs natively or carried, and proves which it was.
 
 One test file is one topic. VKR_MODE=native runs it over the kernel's TCP, VKR_MODE=carried over RDMA with the same
-expectations. In carried mode a client is forbidden to fall back (VKRDMA_FALLBACK=none), and at the end of each test the
-servers' counters must show bytes and immediates in both directions: a test whose traffic went by TCP fails.
+expectations. In carried mode no client may have fallen back (its log would hold the reason), and at the end of each test
+the servers' counters must show bytes and immediates in both directions: a test whose traffic went by TCP fails.
 """
 import collections
 import contextlib
@@ -146,7 +146,6 @@ def preload_env(listen=None, connect=None, extra=None):
             env['VKRDMA_LISTEN'] = ','.join(map(str, listen))
         if connect:
             env['VKRDMA_CONNECT'] = ','.join(map(str, connect))
-            env['VKRDMA_FALLBACK'] = 'none'
     env.update(extra or {})
     return env
 
@@ -218,8 +217,7 @@ class Server:
             listen = [port] if flagged else []
         self.argv = [f'{kind}-server', '--port', str(port), '--dir', self.dir, '--bind', HOST, '--save', '', '--daemonize',
                      'no', '--enable-debug-command', 'local', *map(str, args)]
-        # A server must answer the harness, which speaks TCP; what its own connects used is checked from the counters.
-        extra = {'VKRDMA_LOG': 'info:' + os.path.join(self.dir, 'shim.log'), **({'VKRDMA_FALLBACK': 'tcp'} if CARRIED else {})}
+        extra = {'VKRDMA_LOG': 'info:' + os.path.join(self.dir, 'shim.log')}
         self.env = preload_env(listen=listen, connect=connect, extra={**extra, **(env or {})})
         self.proc = None
 
@@ -275,6 +273,7 @@ class Case(unittest.TestCase):
 
     maxDiff = 2000
     longMessage = True
+    may_fall_back = False  # set where a server dies: whoever comes back too early finds nobody
     running = []  # every process ever started, for the signal handler
 
     def __init_subclass__(cls, **kwargs):
@@ -367,6 +366,13 @@ class Case(unittest.TestCase):
         proc.err = err
         return out
 
+    def expect_line(self, proc, line):
+        """The next line that a client says; what it said on stderr if it ended instead."""
+        got = proc.stdout.readline()
+        if not got:
+            raise AssertionError(f'{proc.args[:8]} ended: ' + proc.stderr.read()[-2000:].decode(errors='replace'))
+        self.assertEqual(got, line)
+
     def run_client(self, argv, ports, data=None, timeout=60, expect=0, env=None, **kwargs):
         kwargs['stdin'] = subprocess.DEVNULL if data is None else subprocess.PIPE
         return self.finish(self.spawn(argv, ports, env, **kwargs), timeout, data, expect)
@@ -392,10 +398,10 @@ class Case(unittest.TestCase):
         return p
 
     def assert_no_fallback(self):
-        """For clients that were allowed to fall back, so that their log holds the reason."""
-        if CARRIED:
-            with open(os.path.join(self.dir, 'client-shim.log'), encoding='utf-8') as f:
-                self.assertEqual([line for line in f if ' is TCP ' in line][:3], [])
+        log = os.path.join(self.dir, 'client-shim.log')
+        if os.path.exists(log):
+            with open(log, encoding='utf-8') as f:
+                self.assertEqual([line for line in f if ' is TCP ' in line][:3], [], 'clients that fell back')
 
     def assert_plain(self, pid, what='the process'):
         """Nothing of this process went over RDMA."""
@@ -409,6 +415,8 @@ class Case(unittest.TestCase):
     def prove(self):
         if not CARRIED:
             return
+        if not self.may_fall_back:
+            self.assert_no_fallback()
         for s in self.servers:
             if s.flagged and s.alive():
                 self.assert_carried(s.pid, f'{s.kind}-server')

@@ -15,7 +15,7 @@ class Idle(harness.Case):
             self.skipTest('timing means nothing under a sanitizer')
         s = self.server(*args, kind=kind)
         clients = self.spawn(self.script('many.py', s.port, 50), s.port, stdin=subprocess.PIPE)
-        self.assertEqual(clients.stdout.readline(), b'ready\n')
+        self.expect_line(clients, b'ready\n')
         time.sleep(1)  # the end of the start-up; not a synchronisation: the measurement that follows is of a stretch of time
         before = {pid: harness.cpu_seconds(pid) for pid in (s.pid, clients.pid)}
         time.sleep(SECONDS)
@@ -25,7 +25,7 @@ class Idle(harness.Case):
         self.assertLess(used[clients.pid], 0.01 * SECONDS, f'CPU seconds of the clients in {SECONDS} s')
         clients.stdin.write(b'ping\n')
         clients.stdin.flush()
-        self.assertEqual(clients.stdout.readline(), b'pong\n', 'they still work')
+        self.expect_line(clients, b'pong\n')  # they still work
 
     def test_cpu_valkey(self):
         self.idle_cpu('valkey')
@@ -41,15 +41,14 @@ class Idle(harness.Case):
         s = self.server()
         clients = [self.spawn(self.script('many.py', s.port, count // 2), s.port, stdin=subprocess.PIPE) for _ in range(2)]
         for p in clients:
-            line = p.stdout.readline()
-            self.assertEqual(line, b'ready\n', p.stderr.read() if not line else line)
+            self.expect_line(p, b'ready\n')
         c = s.plain()
         self.assertGreaterEqual(int(c.info('clients')['connected_clients']), count)
         for p in clients:
             p.stdin.write(b'ping\n')
             p.stdin.flush()
         for p in clients:
-            self.assertEqual(p.stdout.readline(), b'pong\n')
+            self.expect_line(p, b'pong\n')
         if harness.CARRIED:
             for pid, expect in ((s.pid, count), (clients[0].pid, count // 2)):
                 process = harness.stat(pid)
@@ -62,7 +61,7 @@ class Idle(harness.Case):
         for p in clients:
             p.stdin.write(b'quit\n')
             p.stdin.flush()
-            self.assertEqual(p.stdout.readline(), b'closed\n')
+            self.expect_line(p, b'closed\n')
         harness.wait('the server to drop them', lambda: c.info('clients')['connected_clients'] == '1', 60)
 
 

@@ -6,7 +6,7 @@ import harness
 class Processes(harness.Case):
     def scenario(self, name):
         s = self.server()
-        out = self.run_client(self.script('procs.py', name, s.port), s.port, timeout=90, env={'VKRDMA_FALLBACK': 'tcp'})
+        out = self.run_client(self.script('procs.py', name, s.port), s.port, timeout=90)
         self.assertEqual(out, b'ok\n')
 
     def test_run(self):
