@@ -86,7 +86,9 @@ static void request_serve(struct vkr_listener *l, struct rdma_cm_id *id, const u
 	ret = accept_request(s, &what);
 	if (ret) {
 		vkr_addr_text(&s->peer, who, sizeof(who));
-		vkr_warn("RDMA connection from %s refused: %s (%s)", who, what, strerrordesc_np(-ret));
+		/* A client that has gone meanwhile is its own affair; what this machine lacks is the user's. */
+		vkr_log(s->phase == VKR_PH_ACCEPTED ? VKR_LOG_INFO : VKR_LOG_WARN,
+			"RDMA connection from %s refused: %s (%s)", who, what, strerrordesc_np(-ret));
 		refuse(s->id);
 		vkr_stream_teardown(s);
 		return;
