@@ -305,7 +305,8 @@ static int hello_send(struct sv_peer *p)
 	int fds[3] = {sv_proc.seg_fd, sv_proc.data_fd, sv_proc.kick_fd};
 
 	priv_of(p)->hello_sent = true;
-	return sock_send(p->out, &m, fds, 3);
+	/* To ourselves: a peer all the same, but it has everything already. */
+	return sock_send(p->out, &m, fds, p->pid == sv_proc.seg->pid ? 0 : 3);
 }
 
 /* proc lock held. Adopts fd, which leads to pid, for a peer that is new or known. */
@@ -438,7 +439,7 @@ void sv_peer_tell_chan(struct sv_peer *p, struct sv_cq *cq)
 {
 	struct sv_msg m = {.type = SV_M_CHAN};
 
-	if (!cq || !cq->chan)
+	if (!cq || !cq->chan || p->pid == sv_proc.seg->pid)
 		return;
 	m.a = cq->chan->idx;
 	m.b = cq->chan->gen;
@@ -522,6 +523,8 @@ static void got_hello(struct sv_peer *p, int *fds, int nfds)
 	sv_fd_slot(fds[2], &p->kick_fd, 0);
 	fds[2] = -1;
 	sv_store_rel(&p->seg, seg);
+	/* What waits to be sent to it, answers too, can go now. */
+	sv_qp_peer_found(p);
 }
 
 static void got_chan(struct sv_peer *p, const struct sv_msg *m, int *fds, int nfds)

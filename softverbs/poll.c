@@ -86,8 +86,8 @@ void sv_kick_waiting(struct sv_qp *qp)
 {
 	/* The sender says that it waits, then looks once more; we publish, then look whether it waits. */
 	atomic_thread_fence(memory_order_seq_cst);
-	if (sv_unlikely(sv_load(&qp->ent->waiting)) && atomic_exchange(&qp->ent->waiting, 0) &&
-	    (qp->rent || sv_remote_attach(qp)))
+	if (sv_unlikely(sv_load(&qp->ent->waiting)) && (qp->rent || sv_remote_attach(qp)) &&
+	    atomic_exchange(&qp->ent->waiting, 0))
 		sv_kick(qp->rseg, sv_load(&qp->peer->kick_fd), (uint32_t)(qp->rent - qp->rseg->qp));
 }
 
@@ -392,8 +392,12 @@ void sv_answer_progress(struct sv_qp *qp)
 {
 	struct sv_answer *a;
 
-	if (!qp->answers || !sv_remote_begin(qp))
+	if (!qp->answers)
 		return;
+	if (!sv_remote_begin(qp)) {
+		/* Not in touch yet: the peer process's greeting brings the thread here again. */
+		return;
+	}
 	while ((a = qp->answers)) {
 		struct sv_desc d = {.op = SV_D_RESP};
 

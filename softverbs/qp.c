@@ -173,6 +173,15 @@ void sv_qp_put(struct sv_qp *qp)
 	pthread_mutex_unlock(m);
 }
 
+void sv_qp_peer_found(struct sv_peer *p)
+{
+	pthread_mutex_lock(&sv_proc.lock);
+	for (uint32_t i = 0; i < sv_load(&sv_proc.seg->nblocks) * SV_BLOCK_QPS; i++)
+		if (sv_proc.qps[i] && sv_proc.qps[i]->peer == p)
+			sv_kick_self(i);
+	pthread_mutex_unlock(&sv_proc.lock);
+}
+
 /* The thread looks at every QP that was attached to it. */
 void sv_qp_peer_lost(struct sv_peer *p)
 {

@@ -474,6 +474,7 @@ struct sv_qp *sv_qp_get_num(uint32_t qpn);
 void sv_qp_put(struct sv_qp *qp);
 void sv_qp_set_err(struct sv_qp *qp); /* lock held */
 void sv_qp_peer_lost(struct sv_peer *p);
+void sv_qp_peer_found(struct sv_peer *p);
 
 /* ------------------------------------------------------------------ post.c, poll.c */
 
