@@ -34,7 +34,7 @@ static void child_nothing(void)
 
 /* What the parent's library had on its heap is no leak of the child's. LeakSanitizer asks this. */
 static int forgotten;
-int __lsan_is_turned_off(void);
+__attribute__((visibility("default"))) int __lsan_is_turned_off(void);
 int __lsan_is_turned_off(void)
 {
 	return forgotten;

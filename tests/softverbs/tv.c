@@ -70,6 +70,13 @@ unsigned tv_scale(void)
 #endif
 }
 
+/* A child of a process with threads has threads of its own when it opens the device. ThreadSanitizer asks this. */
+__attribute__((visibility("default"))) const char *__tsan_default_options(void);
+const char *__tsan_default_options(void)
+{
+	return "die_after_fork=0";
+}
+
 /* ---------------------------------------------------------------- roles */
 
 void tv_socketpair(int sv[2])
