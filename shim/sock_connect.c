@@ -122,6 +122,14 @@ static void carry(struct vkr_sock *s)
 	vkr_items_recheck(&s->file);
 }
 
+static void warn_none(const struct vkr_sock *s, const struct sockaddr *peer, const char *why)
+{
+	char text[80];
+
+	vkr_warn("connection to %s fails (rule %s, VKRDMA_FALLBACK=none): %s",
+		 vkr_address_text(peer, text, sizeof(text)), s->rule, why);
+}
+
 /* vkr_ctl_lock held; the attempt failed. What the application has already been told (EINPROGRESS) must come true by
  * TCP. */
 static void fall_back(struct vkr_sock *s, bool connect_now)
@@ -135,6 +143,7 @@ static void fall_back(struct vkr_sock *s, bool connect_now)
 	snprintf(reason, sizeof(reason), "%s", why);
 	vkr_items_to_kernel(&s->file);
 	if (vkr_config.fallback_none) {
+		warn_none(s, peer, reason);
 		vkr_store_rel(&s->state, VKR_SOCK_TCP);
 		vkr_store(&s->error, err ? err : ECONNREFUSED);
 	} else {
@@ -182,8 +191,10 @@ enum vkr_sock_state vkr_sock_settle(struct vkr_sock *s)
 /* Wants RDMA and cannot even try: 0 to go TCP, or the errno where TCP is not allowed. */
 static int no_attempt(struct vkr_sock *s, const struct sockaddr *sa, const char *why, int err)
 {
-	if (vkr_config.fallback_none)
+	if (vkr_config.fallback_none) {
+		warn_none(s, sa, why);
 		return err;
+	}
 	pthread_mutex_lock(&vkr_ctl_lock);
 	vkr_items_forget(&s->file);
 	vkr_sock_final(s, VKR_ROLE_CONNECT, NULL, sa, why);
