@@ -163,7 +163,7 @@ static void do_register(void)
 	provoke("4194304");
 }
 
-/* New places for the other side's data while it is writing. */
+/* New places for the other side's data while it is writing; some cease to exist, unless arg 1 says otherwise. */
 static void do_rekey(void)
 {
 	struct ibv_mr *mr[8];
@@ -182,7 +182,7 @@ static void do_rekey(void)
 		k = i % 8;
 		provoke("65536");
 		rp_message(&p, 3, (uintptr_t)mem[k], 4096u << (i % 5), mr[k]->rkey);
-		if (i % 16 == 15 && !ibv_dereg_mr(mr[k]))
+		if (!num(1, 0) && i % 16 == 15 && !ibv_dereg_mr(mr[k]))
 			mr[k] = ibv_reg_mr(p.pd, mem[k], 65536, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 		rp_pump(&p, 0);
 	}
