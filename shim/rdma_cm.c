@@ -383,6 +383,12 @@ static void stream_event(struct vkr_stream *s, const struct vkr_cm_event *e)
 	case RDMA_CM_EVENT_DISCONNECTED:
 		on_disconnected(s);
 		break;
+	case RDMA_CM_EVENT_DEVICE_REMOVAL:
+		/* Its end, which is queued, releases every object of the device. */
+		pthread_mutex_lock(&s->p.lock);
+		vkr_stream_break(s, ECONNRESET);
+		pthread_mutex_unlock(&s->p.lock);
+		break;
 	default:
 		break;
 	}

@@ -43,8 +43,11 @@ static int accept_request(struct vkr_stream *s, const char **what)
 	int ret;
 
 	ret = vkr_stream_verbs_create(s, what);
-	if (!ret)
-		ret = vkr_stream_verbs_connect(s);
+	if (ret)
+		return ret;
+	/* From here on it takes two: what fails now may be the client's going. */
+	vkr_stream_phase(s, VKR_PH_ACCEPTED);
+	ret = vkr_stream_verbs_connect(s);
 	if (ret)
 		return ret;
 	memset(&param, 0, sizeof(param));
@@ -56,7 +59,6 @@ static int accept_request(struct vkr_stream *s, const char **what)
 	param.responder_resources = param.initiator_depth = 1;
 	param.retry_count = param.rnr_retry_count = 7;
 	param.qp_num = s->qp->qp_num;
-	vkr_stream_phase(s, VKR_PH_ACCEPTED);
 	*what = "the RDMA connection could not be accepted";
 	return vkr_verbs.rdma_accept(s->id, &param) ? (errno ? -errno : -EIO) : 0;
 }

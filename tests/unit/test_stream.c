@@ -4,6 +4,7 @@
 
 #include "stream_peer.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,35 +45,25 @@ static void expect_eof(struct vkr_stream *s)
 	assert_int_equal(stream_recv_all(s, &c, 1), 0);
 }
 
-/* Until the gauge functions of both processes are back where they were. */
-static void settle(struct peer_gauges *mine, struct peer_gauges *theirs, uint64_t qps)
+/* Until both processes have released everything. */
+static void nothing_left(void)
 {
 	int64_t end = now_ms() + 5000; /* well before any drain deadline */
+	struct peer_gauges mine, theirs;
 
 	do {
 		struct timespec ts = {.tv_nsec = 2000000};
 
-		peer_gauges(&peer, theirs);
-		mine->qps = vkr_load(&vkr_stats->qps);
-		mine->mrs = vkr_load(&vkr_stats->mrs);
-		mine->mr_bytes = vkr_load(&vkr_stats->mr_bytes);
-		if (mine->qps == qps && theirs->qps == qps)
+		peer_gauges(&peer, &theirs);
+		mine.qps = vkr_load(&vkr_stats->qps);
+		mine.mrs = vkr_load(&vkr_stats->mrs);
+		mine.mr_bytes = vkr_load(&vkr_stats->mr_bytes);
+		if (!mine.qps && !mine.mrs && !mine.mr_bytes && !theirs.qps && !theirs.mrs && !theirs.mr_bytes)
 			return;
 		nanosleep(&ts, NULL);
 	} while (now_ms() < end);
-	fail_msg("queue pairs are left: %llu here, %llu there", (unsigned long long)mine->qps,
-		 (unsigned long long)theirs->qps);
-}
-
-static void nothing_left(void)
-{
-	struct peer_gauges mine, theirs;
-
-	settle(&mine, &theirs, 0);
-	assert_int_equal(mine.mrs, 0);
-	assert_int_equal(theirs.mrs, 0);
-	assert_int_equal(mine.mr_bytes, 0);
-	assert_int_equal(theirs.mr_bytes, 0);
+	fail_msg("queue pairs are left: %llu here, %llu there; registrations: %llu, %llu", (unsigned long long)mine.qps,
+		 (unsigned long long)theirs.qps, (unsigned long long)mine.mrs, (unsigned long long)theirs.mrs);
 }
 
 /* ------------------------------------------------------------------ bytes */
@@ -268,13 +259,12 @@ static void peer_closes_with_unread_bytes(void **state)
 static void close_drains_what_was_accepted(void **state)
 {
 	struct vkr_stream *s = order(PEER_STALL, 6, 200, 200000);
-	struct peer_gauges mine, theirs;
 
 	/* The peer stalls; ours is closed with most bytes still in staging, and the peer's SINK checks each. It would
 	 * abort, and take the server with it, if one were missing. */
 	assert_int_equal(stream_send_pattern(s, 6, 200000, 0), 0);
 	vkr_stream_close(s, 10000);
-	settle(&mine, &theirs, 0);
+	nothing_left();
 	assert_int_equal(waitpid(peer.pid, NULL, WNOHANG), 0);
 }
 
@@ -324,6 +314,111 @@ static void closed_while_connecting(void **state)
 		assert_int_equal(vkr_connect_start(NULL, (struct sockaddr *)&peer.addr, 2000, "t", &s, &reason), 0);
 		vkr_stream_close(s, 0);
 	}
+	nothing_left();
+}
+
+static void silence_times_out(void **state)
+{
+	const char *reason = "";
+	struct vkr_stream *s;
+	int64_t start;
+
+	assert_int_equal(kill(peer.pid, SIGSTOP), 0);
+	assert_int_equal(waitpid(peer.pid, NULL, WUNTRACED), peer.pid);
+	start = now_ms();
+	assert_int_equal(stream_try(&peer.addr, 300, &s, &reason), -ETIMEDOUT);
+	assert_true(now_ms() - start >= 290 && now_ms() - start < 3000);
+	assert_non_null(strstr(reason, "300 ms"));
+	vkr_stream_close(s, 0);
+	assert_int_equal(kill(peer.pid, SIGCONT), 0);
+	nothing_left();
+}
+
+static int count_open(struct vkr_stream *const *s, int n)
+{
+	int i, open = 0;
+
+	for (i = 0; i < n; i++)
+		open += vkr_stream_state(s[i]) == VKR_STREAM_OPEN;
+	return open;
+}
+
+/* To a listener of this very process. */
+static void requests_beyond_the_backlog_wait(void **state)
+{
+	struct sockaddr_in to = peer.addr;
+	struct vkr_stream *s[8], *in[8];
+	struct vkr_listener *l;
+	const char *reason = "";
+	int64_t end;
+	int i;
+
+	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+	assert_int_equal(vkr_listener_create((struct sockaddr *)&to, false, 2, "t", NULL, &l, &reason), 0);
+	for (i = 0; i < 8; i++)
+		assert_int_equal(vkr_connect_start(NULL, (struct sockaddr *)&to, 20000, "t", &s[i], &reason), 0);
+	for (end = now_ms() + 5000; count_open(s, 8) < 3 && now_ms() < end;)
+		vkr_engine_poll();
+	/* As Linux: one more than the backlog. Those behind get no answer, however long one looks. */
+	for (end = now_ms() + 200; now_ms() < end;)
+		vkr_engine_poll();
+	assert_int_equal(count_open(s, 8), 3);
+	for (i = 0; i < 7; i++) {
+		assert_true(pollable_wait(vkr_listener_pollable(l), EPOLLIN, 5000));
+		in[i] = vkr_listener_accept(l);
+		assert_non_null(in[i]);
+	}
+	/* The eighth waits in the listener and ends with it. */
+	assert_true(pollable_wait(vkr_listener_pollable(l), EPOLLIN, 5000));
+	assert_int_equal(count_open(s, 8), 8);
+	vkr_listener_close(l);
+	for (i = 0; i < 7; i++)
+		vkr_stream_close(in[i], 1000);
+	for (i = 0; i < 8; i++) {
+		stream_wait(s[i], EPOLLIN);
+		vkr_stream_close(s[i], 1000);
+	}
+	assert_int_equal(stream_try(&to, 2000, &s[0], &reason), -ECONNREFUSED);
+	vkr_stream_close(s[0], 0);
+	nothing_left();
+}
+
+static void a_closed_port_can_be_had_again(void **state)
+{
+	struct sockaddr_in to = peer.addr;
+	struct vkr_listener *l, *second;
+	const char *reason = "";
+	int i;
+
+	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 2);
+	for (i = 0; i < 20; i++) {
+		assert_int_equal(vkr_listener_create((struct sockaddr *)&to, false, 2, "t", NULL, &l, &reason), 0);
+		assert_int_equal(vkr_listener_create((struct sockaddr *)&to, false, 2, "t", NULL, &second, &reason),
+				 -EADDRINUSE);
+		assert_non_null(strstr(reason, "another program"));
+		vkr_listener_close(l);
+	}
+}
+
+static void mapped_addresses(void **state)
+{
+	struct sockaddr_in6 to = {.sin6_family = AF_INET6, .sin6_port = peer.addr.sin_port};
+	struct sockaddr_storage local, remote;
+	const char *reason = "";
+	struct vkr_stream *s;
+	char c;
+
+	to.sin6_addr.s6_addr[10] = to.sin6_addr.s6_addr[11] = 0xff;
+	memcpy(&to.sin6_addr.s6_addr[12], &peer.addr.sin_addr, 4);
+	assert_int_equal(vkr_connect_start(NULL, (struct sockaddr *)&to, 5000, "t", &s, &reason), 0);
+	stream_wait(s, EPOLLOUT);
+	vkr_stream_addrs(s, &local, &remote);
+	assert_int_equal(local.ss_family, AF_INET6);
+	assert_memory_equal(&remote, &to, sizeof(to));
+	assert_true(IN6_IS_ADDR_V4MAPPED(&((struct sockaddr_in6 *)&local)->sin6_addr));
+	assert_int_equal(vkr_stream_shutdown(s, SHUT_WR), 0);
+	assert_int_equal(stream_recv_all(s, &c, 1), 0);
+	vkr_stream_close(s, 1000);
 	nothing_left();
 }
 
@@ -477,6 +572,10 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(both_close_at_once),
 	    cmocka_unit_test(nobody_listens),
 	    cmocka_unit_test(closed_while_connecting),
+	    cmocka_unit_test(silence_times_out),
+	    cmocka_unit_test(requests_beyond_the_backlog_wait),
+	    cmocka_unit_test(a_closed_port_can_be_had_again),
+	    cmocka_unit_test(mapped_addresses),
 	    cmocka_unit_test(a_thousand_connects),
 	    cmocka_unit_test(many_at_once),
 	    cmocka_unit_test(threads),
