@@ -52,13 +52,11 @@ static bool chat(unsigned n)
 static void provoke(const char *len)
 {
 	char cmd[160];
+	int n;
 
-	int n = snprintf(cmd, sizeof(cmd), "*4\r\n$8\r\nSETRANGE\r\n$7\r\nhostile\r\n$%zu\r\n%s\r\n$1\r\nx\r\n",
-			 strlen(len), len);
 	if (is_server)
 		return;
-	rp_data(&p, cmd, (uint32_t)n);
-	n = snprintf(cmd, sizeof(cmd), "*2\r\n$3\r\nGET\r\n$7\r\nhostile\r\n");
+	n = snprintf(cmd, sizeof(cmd), "SETRANGE hostile:%s %s x\r\nGET hostile:%s\r\n", len, len, len);
 	rp_data(&p, cmd, (uint32_t)n);
 }
 
