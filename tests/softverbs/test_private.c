@@ -243,8 +243,8 @@ static void hooked_server(struct tv_side *s)
 	tv_sync(s);
 	CHECK_EQ(rdma_destroy_id(lis), 0);
 	rdma_destroy_event_channel(ch);
-	CHECK_OP(moved, >, 0);
-	CHECK_OP(closed, >, 0);
+	CHECK_OP(__atomic_load_n(&moved, __ATOMIC_SEQ_CST), >, 0);
+	CHECK_OP(__atomic_load_n(&closed, __ATOMIC_SEQ_CST), >, 0);
 	for (int fd = 500; fd < 2048; fd++) /* closed through the hook, or still open: never behind its back */
 		CHECK_EQ(fcntl(fd, F_GETFD) >= 0, __atomic_load_n(&ours[fd], __ATOMIC_SEQ_CST));
 }

@@ -360,6 +360,111 @@ static void test_peers(void **state)
 	close(sv[0]);
 }
 
+/* ---------------------------------------------------------------- a crowd of processes at once */
+
+enum { CROWD = 40, CROWDS = 5 };
+
+/* Event by event: requests, established and disconnected ones come in any mixture. */
+static void crowd_server(struct tv_side *s)
+{
+	struct rdma_event_channel *ch = tv_channel();
+	struct rdma_cm_id *lis;
+	uint16_t port = 0;
+	int up = 0, down = 0;
+
+	lis = tv_listen(ch, "0.0.0.0", &port, 128);
+	tv_put(s->ctl, &port, 2);
+	while (down < CROWD * CROWDS) {
+		struct rdma_cm_event *ev = tv_any_event(ch, 20000);
+		struct rdma_cm_id *id;
+		struct rdma_conn_param p;
+		struct tv_wire w;
+		struct tv_end *e;
+
+		if (!ev)
+			tv_fail(__FILE__, __LINE__, "no event: %d came up, %d went down", up, down);
+		id = ev->id;
+		if (ev->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
+			e = calloc(1, sizeof(*e));
+			tv_end_open_cm(e, calloc(1, sizeof(struct tv_dev)), id, NULL);
+			id->context = e;
+			tv_end_wire(e, &w);
+			tv_param(&p);
+			p.private_data = &w;
+			p.private_data_len = sizeof(w);
+			CHECK_EQ(rdma_accept(id, &p), 0);
+		}
+		up += ev->event == RDMA_CM_EVENT_ESTABLISHED;
+		if (ev->event != RDMA_CM_EVENT_DISCONNECTED) {
+			tv_ack(ev);
+			continue;
+		}
+		down++;
+		tv_ack(ev);
+		e = id->context;
+		CHECK_EQ(rdma_disconnect(id), 0);
+		tv_end_close(e);
+		CHECK_EQ(rdma_destroy_id(id), 0);
+		free(e->dev);
+		free(e);
+	}
+	CHECK_EQ(up, CROWD * CROWDS);
+	CHECK_EQ(rdma_destroy_id(lis), 0);
+	rdma_destroy_event_channel(ch);
+}
+
+static void crowd_client(struct tv_side *s)
+{
+	char c;
+
+	tv_put(s->ctl, "r", 1);
+	tv_get(s->ctl, &c, 1);
+	brief_client(s);
+}
+
+static void crowd_run(uint16_t port)
+{
+	int gate[CROWD];
+	pid_t pid[CROWD];
+	char c;
+
+	for (int i = 0; i < CROWD; i++) {
+		int sv[2];
+
+		tv_socketpair(sv);
+		gate[i] = sv[0];
+		pid[i] = tv_spawn(crowd_client, sv[1], sv[0], &port, 30);
+		close(sv[1]);
+		assert_true(tv_ctl_try(sv[0], &c, 1));
+	}
+	for (int i = 0; i < CROWD; i++)
+		tv_put(gate[i], "g", 1);
+	for (int i = 0; i < CROWD; i++) {
+		assert_int_equal(tv_wait(pid[i]), 0);
+		close(gate[i]);
+	}
+}
+
+static void test_crowd(void **state)
+{
+	int sv[2];
+	uint16_t port;
+	pid_t server;
+
+	tv_socketpair(sv);
+	server = tv_spawn(crowd_server, sv[1], sv[0], NULL, 60);
+	close(sv[1]);
+	if (!tv_ctl_try(sv[0], &port, 2)) {
+		if (tv_wait(server) == 77)
+			skip();
+		fail();
+	}
+	for (int i = 0; i < CROWDS; i++)
+		crowd_run(port);
+	assert_int_equal(tv_wait(server), 0);
+	close(sv[0]);
+}
+
 static void test_many(void **state)
 {
 	tv_procs(many_server, many_client, 60);
@@ -375,6 +480,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(test_many),
 	    cmocka_unit_test(test_peers),
+	    cmocka_unit_test(test_crowd),
 	    cmocka_unit_test(test_cycles),
 	};
 
