@@ -209,6 +209,22 @@ static int merge_duals(struct vkr_epset *set, struct epoll_event *evs, int n, in
 	return out;
 }
 
+/* The other way round: evs[0..k) are the kernel's, ours come behind them. */
+static int add_user(struct vkr_epset *set, struct epoll_event *evs, int k, int max)
+{
+	int n = k < max ? collect(set, evs + k, max - k) : 0, i, j, out = k;
+
+	for (i = k; i < k + n; i++) {
+		for (j = 0; set->duals && j < k && evs[j].data.u64 != evs[i].data.u64; j++)
+			;
+		if (set->duals && j < k)
+			evs[j].events |= evs[i].events;
+		else
+			evs[out++] = evs[i];
+	}
+	return out;
+}
+
 /* Adds the kernel's events without waiting. Returns the total, or -errno where there is nothing else to return. */
 static int add_kernel(struct vkr_epset *set, int epfd, struct epoll_event *evs, int n, int max, int64_t now)
 {
@@ -253,10 +269,10 @@ static int look(struct vkr_epset *set, int epfd, struct epoll_event *evs, int ma
 		if (k == max)
 			return k;
 	}
-	n = collect(set, evs + k, max - k);
-	if (!k)
-		return n ? return_ready(set, epfd, evs, n, max) : 0;
-	return k + n;
+	if (k)
+		return add_user(set, evs, k, max);
+	n = collect(set, evs, max);
+	return n ? return_ready(set, epfd, evs, n, max) : 0;
 }
 
 static void sleep_done(struct vkr_epset **asleep)
@@ -299,7 +315,7 @@ static int sleep_once(struct vkr_epset *set, int epfd, struct epoll_event *evs, 
 		return 0;
 	vkr_store(&set->kernel_at, vkr_now_ns());
 	/* Ours may have come with the same wake-up. */
-	return k < max ? k + collect(set, evs + k, max - k) : k;
+	return add_user(set, evs, k, max);
 }
 
 static int64_t time_left(int64_t deadline)

@@ -15,6 +15,8 @@
 
 #define PROOF_SERVER_NS (1000 * VKR_MS)
 #define PROOF_CLIENT_NS (100 * VKR_MS)
+/* TCP's FIN_WAIT2, shorter: how long a closed end stays to answer data with Reset when the peer does not close. */
+#define LINGER_NS (1000 * VKR_MS)
 /* After a flush completion: how long the CM may take to say that the peer disconnected. */
 #define FLUSHED_GRACE_NS (500 * VKR_MS)
 /* How long the reset of a discarding close may take to get out. */
@@ -143,10 +145,19 @@ static void disconnect(struct vkr_stream *s)
 	vkr_stream_teardown(s);
 }
 
+/* Lock held. */
+static bool proof_done(const struct vkr_stream *s, bool lingering)
+{
+	if (s->abort || s->broken || s->peer_closed)
+		return true;
+	return lingering ? s->peer_fin || s->end || !s->app_closed : !s->tx.probing;
+}
+
 /* A native peer loses what it has received and not read when we disconnect: find out, or give it time. */
 static void proof_begin(struct vkr_stream *s)
 {
 	bool server = s->role == VKR_ROLE_CONNECT, wait = false;
+	int64_t ns = server ? PROOF_SERVER_NS : PROOF_CLIENT_NS;
 
 	pthread_mutex_lock(&s->p.lock);
 	if (s->peer_kind == VKR_PEER_NATIVE && !s->abort && !s->peer_closed && !s->broken) {
@@ -162,13 +173,17 @@ static void proof_begin(struct vkr_stream *s)
 			s->tx.probe_mark = s->tx.msgs + 1;
 		}
 		s->phase = VKR_PH_PROOF;
+	} else if (s->features & VKR_FEAT_FIN && !proof_done(s, true)) {
+		wait = s->lingering = true;
+		ns = LINGER_NS;
+		s->phase = VKR_PH_PROOF;
 	}
 	pthread_mutex_unlock(&s->p.lock);
 	if (!wait) {
 		disconnect(s);
 		return;
 	}
-	s->deadline = vkr_clock_ns() + (server ? PROOF_SERVER_NS : PROOF_CLIENT_NS);
+	s->deadline = vkr_clock_ns() + ns;
 	vkr_stream_timer(s, s->deadline);
 }
 
@@ -209,7 +224,7 @@ static void proof_step(struct vkr_stream *s)
 	bool done;
 
 	pthread_mutex_lock(&s->p.lock);
-	done = !s->tx.probing || s->abort || s->broken || s->peer_closed;
+	done = proof_done(s, s->lingering);
 	pthread_mutex_unlock(&s->p.lock);
 	if (done || vkr_clock_ns() >= s->deadline)
 		disconnect(s);
@@ -361,6 +376,9 @@ void vkr_stream_close(struct vkr_stream *s, int drain_ms)
 	/* Unread bytes, or unsent ones to be discarded: a reset, as TCP has it. */
 	if ((s->inq || drain_ms <= 0) && shim && s->tx.ready)
 		s->tx.control |= VKR_CTL_RESET;
+	else if (shim && !s->wr_shut && s->tx.ready)
+		s->tx.control |=
+		    VKR_CTL_FIN; /* the end is told at once; the connection ends when the peer closes too */
 	s->drain_ns = drain_ms * VKR_MS;
 	if (drain_ms <= 0) {
 		s->tx.put = s->tx.sent;

@@ -72,12 +72,13 @@ struct vkr_stream *vkr_stream_new(enum vkr_role role, const struct sockaddr *loc
 
 void vkr_stream_free(struct vkr_stream *s)
 {
-	vkr_task_cancel(&s->task);
-	vkr_timer_cancel(&s->timer);
 	pthread_mutex_lock(&vkr_registry_lock);
 	DL_DELETE(vkr_registry, s);
 	pthread_cond_broadcast(&vkr_registry_cond);
 	pthread_mutex_unlock(&vkr_registry_lock);
+	/* Not before: whoever walks the registry (an exit's flush) may have queued it. */
+	vkr_task_cancel(&s->task);
+	vkr_timer_cancel(&s->timer);
 	vkr_ring_destroy(s, &s->rx[0]);
 	vkr_ring_destroy(s, &s->rx[1]);
 	vkr_stats_conn_free(s->stats);

@@ -23,7 +23,7 @@
 #define VKR_RING_FIRST    (32u << 10)
 #define VKR_RING_MAX      (1u << 20)
 #define VKR_RING_BELIEVED (64u << 20) /* of a peer */
-#define VKR_STAGE_FIRST   (64u << 10)
+#define VKR_STAGE_FIRST   (16u << 10)
 #define VKR_STAGE_MAX     (256u << 10)
 #define VKR_WRITE_MAX     (64u << 10)
 /* A native server posts 1024 receives: stay under it (T1). */
@@ -142,6 +142,7 @@ struct vkr_stream {
 	bool app_closed; /* the socket layer has let go */
 	bool end;        /* disconnect once drained, though the application still holds it */
 	bool abort;      /* without draining */
+	bool lingering;  /* PROOF with a shim: FIN_WAIT2, data that still comes is answered with Reset */
 	bool broken;     /* the QP is of no more use */
 	bool flushed;    /* a flush completion came; DISCONNECTED should follow */
 	bool held;       /* by the socket layer, or waiting in a listener; else it is freed when it is dead */
