@@ -51,7 +51,7 @@ def evidence():
             if struct.unpack_from("=i", head, 24)[0] != os.getpid():
                 continue
             rdma, tcp, _, _, _, _, imm_out = struct.unpack_from("=7Q", head, 168)
-            high, = struct.unpack_from("=I", head, 168 + 11 * 8 + 9 * 8)
+            high, = struct.unpack_from("=I", head, 168 + 12 * 8 + 9 * 8)
             f.seek(4096 + LISTENERS * LISTENER_SIZE)
             for _ in range(high):
                 conn = f.read(CONN_SIZE)
