@@ -271,7 +271,7 @@ static void tx_staged(struct vkr_stream *s, struct chain *c)
 	while (queued(tx)) {
 		uint32_t at = tx->sent % (tx->cap ? tx->cap : 1), room = tx_room(s), n;
 		struct ibv_send_wr *wr;
-		bool inl;
+		bool inl, held;
 
 		if (!room)
 			return;
@@ -279,21 +279,21 @@ static void tx_staged(struct vkr_stream *s, struct chain *c)
 		if (!tx->mr)
 			n = vkr_min(n, s->inline_max);
 		inl = n <= s->inline_max;
+		/* Posting copies inline data; and the chain is posted, under this lock, before the space is used again.
+		 * Space is given back in order, though. */
+		held = !inl || tx->sent != tx->freed;
 		if (chain_full(c))
 			chain_post(s, c);
 		/* Staging is awaited by somebody, or will be: the last request of a batch that holds some says when. */
-		wr = chain_data(s, c, n, !inl && (n == queued(tx) || tx->put - tx->freed > tx->cap / 2));
+		wr = chain_data(s, c, n, held && (n == queued(tx) || tx->put - tx->freed > tx->cap / 2));
 		chain_sge(c, wr, tx->buf + at, n, tx->mr ? tx->mr->lkey : 0);
 		if (inl)
 			wr->send_flags |= IBV_SEND_INLINE;
 		tx->sent += n;
-		if (inl && tx->freed + n == tx->sent) {
-			/* Posting copies it, so the chain must be posted before the space is used again: it is, under
-			 * this lock. */
-			tx->freed += n;
-		} else {
+		if (held)
 			tx->staged[(tx->posted - 1) % VKR_SEND_DEPTH] = n;
-		}
+		else
+			tx->freed += n;
 	}
 }
 
@@ -500,30 +500,31 @@ static size_t tx_direct(struct vkr_stream *s, struct iov_cursor *c, size_t left)
 
 /* ------------------------------------------------------------------ rdma.h */
 
-/* 1: go on; else what send returns. The order is tcp_sendmsg()'s. */
-static ssize_t send_check(struct vkr_stream *s, size_t total)
+/* True: go on; else *ret is what send returns. The order is tcp_sendmsg()'s. */
+static bool send_check(struct vkr_stream *s, size_t total, ssize_t *ret)
 {
 	int err = s->error;
 
-	if (vkr_load(&s->state) != VKR_STREAM_OPEN)
-		return -EAGAIN;
-	if (err) {
+	if (vkr_load(&s->state) != VKR_STREAM_OPEN) {
+		*ret = -EAGAIN;
+	} else if (err) {
 		s->error = 0;
 		vkr_stream_update(s, 0);
-		return -err;
-	}
-	if (s->wr_shut || s->reset)
-		return -EPIPE;
-	if (!total)
-		return 0;
-	if (s->peer_closed) {
+		*ret = -err;
+	} else if (s->wr_shut || s->reset) {
+		*ret = -EPIPE;
+	} else if (!total) {
+		*ret = 0;
+	} else if (s->peer_closed) {
 		/* TCP would take these bytes and learn from the answer that nobody is there. */
 		s->error = EPIPE;
 		s->reset = true;
 		vkr_stream_update(s, EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLRDHUP);
-		return (ssize_t)total;
+		*ret = (ssize_t)total;
+	} else {
+		return true;
 	}
-	return 1;
+	return false;
 }
 
 static void cursor_skip(struct iov_cursor *c, size_t n)
@@ -574,8 +575,7 @@ ssize_t vkr_stream_send(struct vkr_stream *s, const struct iovec *iov, int iovcn
 		total += iov[i].iov_len;
 	vkr_depth++;
 	pthread_mutex_lock(&s->p.lock);
-	ret = send_check(s, total);
-	if (ret == 1) {
+	if (send_check(s, total, &ret)) {
 		done = tx_first(s, &c, total);
 		if (done < total && !s->broken)
 			done += tx_stage(s, &c, total - done);

@@ -5,6 +5,7 @@
 #include "guard.h"
 #include "log.h"
 #include "socket.h"
+#include "verbs_dl.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -113,6 +114,19 @@ void stream_wait(struct vkr_stream *s, uint32_t mask)
 
 /* ------------------------------------------------------------------ streams */
 
+/* A device that takes less inline than softverbs, or none: everything goes through registered memory then. */
+static void limit_inline(void)
+{
+	static struct vkr_soft_api less;
+	const char *bytes = getenv("STREAM_INLINE");
+
+	if (!bytes)
+		return;
+	less = *vkr_verbs.soft;
+	less.max_inline = (uint32_t)strtoul(bytes, NULL, 0);
+	vkr_verbs.soft = &less;
+}
+
 void stream_engine(void)
 {
 	const char *reason = "";
@@ -126,6 +140,7 @@ void stream_engine(void)
 		fprintf(stderr, "engine: %s\n", reason);
 		abort();
 	}
+	limit_inline();
 }
 
 int stream_try(const struct sockaddr_in *to, int timeout_ms, struct vkr_stream **s, const char **reason)
