@@ -290,6 +290,7 @@ static int cq_setup(struct sv_cq *cq, struct ibv_comp_channel *ch)
 {
 	pthread_mutex_init(&cq->cq.mutex, NULL);
 	pthread_cond_init(&cq->cq.cond, NULL);
+	pthread_mutex_init(&cq->ex_lock, NULL);
 	sv_lock_init(&cq->outer);
 	sv_lock_init(&cq->inner);
 	cq->ring = calloc(cq->size, sizeof(*cq->ring));
@@ -562,9 +563,13 @@ static void cq_drain(struct sv_cq *cq, struct sv_sink *sink)
  */
 static int poll_empty(struct sv_cq *cq)
 {
+	uint32_t n;
+
 	if (sv_unlikely(sv_load(&cq->overrun)))
 		return -1;
-	if (sv_unlikely(++cq->idle % 2048 == 0))
+	n = sv_load(&cq->idle) + 1;
+	sv_store(&cq->idle, n);
+	if (sv_unlikely(n % 2048 == 0))
 		sched_yield();
 	return 0;
 }
@@ -626,7 +631,7 @@ int sv_cq_poll(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 		cq_push_on(cq);
 	if (sv_load_acq(&cq->head) == sv_load_acq(&cq->tail) && !atomic_load(&cq->ent->active.top))
 		return poll_empty(cq);
-	cq->idle = 0;
+	sv_store(&cq->idle, 0);
 	sv_lock(&cq->outer);
 	got = cq_pop(cq, n, wc);
 	if (atomic_load(&cq->ent->active.top)) {

@@ -12,6 +12,9 @@
 #include <sched.h>
 #include <sys/mman.h>
 
+/* A peer may be reading the entry's last life: its second look at the key tells it. */
+#define sv_put(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
+
 #define PAGE      4096ull
 #define N_CLASSES 256
 
@@ -285,11 +288,12 @@ static int mr_place(struct sv_mr *m, struct sv_mr_ent *e)
 		 end_page = end & ~(PAGE - 1);
 	struct mem_kind k;
 
-	e->dir_start = e->dir_end = e->addr;
-	e->dir_off = 0;
+	sv_put(&e->dir_start, e->addr);
+	sv_put(&e->dir_end, e->addr);
+	sv_put(&e->dir_off, 0);
 	if (in_arena(va, e->len)) {
-		e->dir_end = e->addr + e->len;
-		e->dir_off = va - (uint64_t)sv_proc.data;
+		sv_put(&e->dir_end, e->addr + e->len);
+		sv_put(&e->dir_off, va - (uint64_t)sv_proc.data);
 		return 0;
 	}
 	k = mem_kind(va, end);
@@ -302,9 +306,9 @@ static int mr_place(struct sv_mr *m, struct sv_mr_ent *e)
 	if (m->range) {
 		uint64_t lo = sv_max(start_page, m->range->start), hi = sv_min(end_page, m->range->end);
 
-		e->dir_start = e->addr + (lo - va);
-		e->dir_end = e->addr + (hi - va);
-		e->dir_off = m->range->off + (lo - m->range->start);
+		sv_put(&e->dir_start, e->addr + (lo - va));
+		sv_put(&e->dir_end, e->addr + (hi - va));
+		sv_put(&e->dir_off, m->range->off + (lo - m->range->start));
 	}
 	return 0;
 }
@@ -334,11 +338,11 @@ static int mr_insert(struct sv_mr *m, struct ibv_pd *pd, uint64_t va, uint64_t l
 	if (!m->idx)
 		return ENOMEM;
 	e = &sv_proc.seg->mr[m->idx];
-	e->access = (uint32_t)m->access;
-	e->pd = pd->handle;
-	e->addr = iova;
-	e->len = len;
-	e->va = va;
+	sv_put(&e->access, (uint32_t)m->access);
+	sv_put(&e->pd, pd->handle);
+	sv_put(&e->addr, iova);
+	sv_put(&e->len, len);
+	sv_put(&e->va, va);
 	ret = mr_place(m, e);
 	if (ret) {
 		sv_proc.mr_hint = m->idx;
@@ -432,15 +436,15 @@ bool sv_rkey_get(struct sv_seg *seg, uint32_t rkey, uint64_t addr, uint64_t len,
 
 	if (!rkey || rkey == SV_NONE || atomic_load(&e->key) != rkey)
 		return false;
-	out->access = e->access;
-	out->pd = e->pd;
-	out->addr = e->addr;
-	out->len = e->len;
-	out->va = e->va;
-	out->dir_start = e->dir_start;
-	out->dir_end = e->dir_end;
-	out->dir_off = e->dir_off;
-	atomic_thread_fence(memory_order_acquire);
+	/* Each load is ordered before the second look at the key. */
+	out->access = __atomic_load_n(&e->access, __ATOMIC_ACQUIRE);
+	out->pd = __atomic_load_n(&e->pd, __ATOMIC_ACQUIRE);
+	out->addr = __atomic_load_n(&e->addr, __ATOMIC_ACQUIRE);
+	out->len = __atomic_load_n(&e->len, __ATOMIC_ACQUIRE);
+	out->va = __atomic_load_n(&e->va, __ATOMIC_ACQUIRE);
+	out->dir_start = __atomic_load_n(&e->dir_start, __ATOMIC_ACQUIRE);
+	out->dir_end = __atomic_load_n(&e->dir_end, __ATOMIC_ACQUIRE);
+	out->dir_off = __atomic_load_n(&e->dir_off, __ATOMIC_ACQUIRE);
 	if (sv_load(&e->key) != rkey || out->pd != pd || (out->access & access) != access)
 		return false;
 	off = addr - out->addr;

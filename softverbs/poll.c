@@ -84,9 +84,9 @@ void sv_recv_spoil(struct sv_qp *qp, uint32_t lkey)
 
 void sv_kick_waiting(struct sv_qp *qp)
 {
-	/* The sender says that it waits, then looks once more; we publish, then look whether it waits. */
-	atomic_thread_fence(memory_order_seq_cst);
-	if (sv_unlikely(sv_load(&qp->ent->waiting)) && (qp->rent || sv_remote_attach(qp)) &&
+	/* The sender says that it waits, then looks once more; we publish, then look whether it waits: what was
+	 * published before this call was stored sequentially consistent. */
+	if (sv_unlikely(atomic_load(&qp->ent->waiting)) && (qp->rent || sv_remote_attach(qp)) &&
 	    atomic_exchange(&qp->ent->waiting, 0))
 		sv_kick(qp->rseg, sv_load(&qp->peer->kick_fd), (uint32_t)(qp->rent - qp->rseg->qp));
 }
@@ -124,7 +124,7 @@ int sv_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr
 		qp->lens[(qp->rq.head - 1) & (qp->ent->rq_size - 1)] = len;
 	}
 	if (qp->rq.head != posted) {
-		sv_store_rel(&qp->ent->rq_posted, qp->rq.head);
+		atomic_store(&qp->ent->rq_posted, qp->rq.head);
 		if (sv_unlikely(qp->state == IBV_QPS_ERR))
 			flush_later(qp);
 		else
@@ -567,8 +567,10 @@ void sv_drain(struct sv_qp *qp, struct sv_sink *sink)
 					     d.pos + ((d.len + SV_PAYLOAD_STEP - 1) & ~(SV_PAYLOAD_STEP - 1)));
 			sv_store_rel(&qp->ent->cons, qp->cons);
 		}
-		if (receiving(qp))
+		if (receiving(qp)) {
+			atomic_store(&qp->ent->cons, qp->cons);
 			sv_kick_waiting(qp);
+		}
 	}
 	if (qp->state == IBV_QPS_ERR)
 		flush_receives(qp, sink);

@@ -351,6 +351,12 @@ struct ibv_qp *sv_qp_create(struct ibv_context *c, struct ibv_qp_init_attr_ex *a
 		if (!qp->rx_wqe)
 			goto fail_rq;
 	}
+	if (a->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
+		ret = sv_qp_ex_init(qp, a->send_ops_flags);
+		if (ret)
+			goto fail_rq;
+		ret = ENOMEM;
+	}
 	if (sv_cq_join(qp->rcq, qp, &qp->rslot))
 		goto fail_rq;
 	qp->ex.qp_base.qp_num = sv_proc.seg->blocks[qp->idx / SV_BLOCK_QPS] << SV_BLOCK_SHIFT | qp->idx % SV_BLOCK_QPS;
@@ -360,6 +366,7 @@ struct ibv_qp *sv_qp_create(struct ibv_context *c, struct ibv_qp_init_attr_ex *a
 	a->cap = qp->cap;
 	return &qp->ex.qp_base;
 fail_rq:
+	sv_qp_ex_fini(qp);
 	free(qp->rx_wqe);
 	sv_rq_fini(&qp->rq);
 fail_ring:
@@ -713,6 +720,7 @@ SV_EXPORT int ibv_destroy_qp(struct ibv_qp *ibqp)
 		sv_proc.qp_used[qp->idx] = 0;
 		pthread_mutex_unlock(&sv_proc.lock);
 	}
+	sv_qp_ex_fini(qp);
 	sv_rq_fini(&qp->rq);
 	free(qp->rx_wqe);
 	free(qp);

@@ -161,9 +161,9 @@ struct sv_cq {
 	_Atomic int overrun;
 	_Atomic uint32_t events_got; /* delivered by ibv_get_cq_event */
 	_Atomic uint32_t async_got;
-	uint32_t idle;     /* polls in a row that found nothing; a racy count is good enough */
-	struct sv_cqe cur; /* ibv_cq_ex polling */
-	bool ex_poll;
+	_Atomic uint32_t idle; /* polls in a row that found nothing; a racy count is good enough */
+	struct ibv_wc cur;     /* ex.c: the completion at hand */
+	pthread_mutex_t ex_lock;
 };
 
 struct sv_rwqe {
@@ -235,7 +235,7 @@ struct sv_qp {
 	_Atomic uint32_t sq_freed; /* slots below are free */
 	struct sv_swr *pend, **pend_tail;
 	enum sv_exec blocked;
-	bool on_blocked;
+	_Atomic bool on_blocked;
 	struct sv_qp *stall_next;
 	bool on_stalled; /* in scq->stalled */
 	uint64_t deadline;
@@ -244,7 +244,7 @@ struct sv_qp {
 	uint8_t fail_status;
 
 	/* the attached peer QP */
-	struct sv_peer *peer;
+	_Atomic(struct sv_peer *) peer;
 	struct sv_seg *rseg;
 	struct sv_qp_ent *rent;
 	uint32_t repoch; /* 0: not synchronised */
@@ -279,12 +279,7 @@ struct sv_qp {
 	/* answers that did not fit */
 	struct sv_answer *answers, **answers_tail;
 
-	/* extended posting */
-	struct ibv_send_wr bwr[64];
-	struct ibv_sge bsge[64][4];
-	uint32_t nbwr;
-	int berr;
-	struct sv_inl *binl;
+	struct sv_builder *builder; /* ex.c: extended posting */
 };
 
 /* A READ or atomic that the ring asked for, being answered. */
@@ -481,7 +476,8 @@ void sv_qp_peer_found(struct sv_peer *p);
 int sv_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
 int sv_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 int sv_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
-void sv_qp_ex_init(struct sv_qp *qp);
+int sv_qp_ex_init(struct sv_qp *qp, uint64_t ops);
+void sv_qp_ex_fini(struct sv_qp *qp);
 void sv_send_progress(struct sv_qp *qp); /* lock held: retries blocked work requests, rings bells */
 void sv_send_done(struct sv_qp *qp, struct sv_swr *w, enum ibv_wc_status status);
 void sv_send_flush(struct sv_qp *qp);

@@ -121,8 +121,8 @@ static void kick_waiting(struct sv_srq *s)
 {
 	uint32_t n;
 
-	atomic_thread_fence(memory_order_seq_cst);
-	if (sv_likely(!sv_load(&s->ent->waiting)) || !atomic_exchange(&s->ent->waiting, 0))
+	/* The credits have been added by a sequentially consistent operation. */
+	if (sv_likely(!atomic_load(&s->ent->waiting)) || !atomic_exchange(&s->ent->waiting, 0))
 		return;
 	n = sv_load(&sv_proc.seg->nblocks) * SV_BLOCK_QPS;
 	for (uint32_t i = 0; i < n; i++) {

@@ -300,7 +300,8 @@ static void *loop(void *arg)
 
 		/* Nothing in the kernel's ready list or in a batch names these any more. */
 		graveyard_free(dead);
-		n = epoll_wait(sv_proc.ep_fd, ev, 64, loop_timeout(sv_min(due, timers_next())));
+		n = epoll_wait(__atomic_load_n(&sv_proc.ep_fd, __ATOMIC_RELAXED), ev, 64,
+			       loop_timeout(sv_min(due, timers_next())));
 
 		for (int i = 0; i < n; i++) {
 			struct sv_source *s = ev[i].data.ptr;

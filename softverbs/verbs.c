@@ -542,7 +542,7 @@ void sv_ctx_ops(struct verbs_context *v)
 
 	v->query_port = query_port;
 	v->query_device_ex = query_device_ex;
-	v->create_cq_ex = NULL;
+	v->create_cq_ex = sv_cq_create_ex;
 	v->create_qp_ex = create_qp_ex;
 	o->alloc_mw = alloc_mw;
 	o->poll_cq = sv_cq_poll;
