@@ -256,6 +256,7 @@ class Server:
         return client
 
     def kill(self, sig=signal.SIGKILL):
+        self.case.may_fall_back = True  # who comes back before the server does finds nobody
         self.proc.send_signal(sig)
         self.proc.wait(30)
 
@@ -273,7 +274,7 @@ class Case(unittest.TestCase):
 
     maxDiff = 2000
     longMessage = True
-    may_fall_back = False  # set where a server dies: whoever comes back too early finds nobody
+    may_fall_back = False  # set when a server is killed
     running = []  # every process ever started, for the signal handler
 
     def __init_subclass__(cls, **kwargs):

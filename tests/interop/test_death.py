@@ -15,7 +15,6 @@ class Death(harness.Case):
 
     def test_server_killed(self):
         """Each kind of waiting client gets an end or an error."""
-        self.may_fall_back = True
         s = self.server()
         holders = {how: self.spawn(self.script('hold.py', s.port, how), s.port) for how in WAYS}
         for p in holders.values():
@@ -30,7 +29,6 @@ class Death(harness.Case):
     def test_server_killed_under_tools(self):
         """A benchmark, a blocked cli and a pipelining client come to an end too."""
         self.need('valkey-benchmark')
-        self.may_fall_back = True
         s = self.server()
         base = ['-h', harness.HOST, '-p', s.port]
         busy = self.spawn(['valkey-benchmark', *base, '-c', '20', '-n', '100000000', '-t', 'get'], s.port,
