@@ -112,6 +112,21 @@ void stream_wait(struct vkr_stream *s, uint32_t mask)
 	CHECK(pollable_wait(vkr_stream_pollable(s), mask, WAIT_MS));
 }
 
+/*
+ * rdma-core looks its descriptors up in its public structs at each use, so the library may move them; softverbs, here
+ * in rdma-core's place, does not.
+ */
+int __wrap_vkr_guard_fd(int fd);
+int __real_vkr_guard_fd(int fd);
+
+int __wrap_vkr_guard_fd(int fd)
+{
+	if (!getenv("STREAM_VERBS"))
+		return __real_vkr_guard_fd(fd);
+	vkr_guard_mark(fd);
+	return fd;
+}
+
 /* ------------------------------------------------------------------ streams */
 
 /* A device that takes less inline than softverbs, or none: everything goes through registered memory then. */
@@ -132,7 +147,8 @@ void stream_engine(void)
 	const char *reason = "";
 	char *level = getenv("VKRDMA_LOG");
 
-	vkr_config.provider_soft = true;
+	/* Without it: libibverbs.so.1 and librdmacm.so.1, which LD_LIBRARY_PATH may make softverbs again. */
+	vkr_config.provider_soft = !getenv("STREAM_VERBS");
 	vkr_config.native_ring = 256 << 10;
 	if (level && !strcmp(level, "debug"))
 		vkr_log_level = VKR_LOG_DEBUG;

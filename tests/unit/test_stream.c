@@ -16,7 +16,7 @@
 
 #define RING 32768u
 
-static struct peer peer;
+static struct peer peer, spare;
 
 static int64_t now_ms(void)
 {
@@ -546,7 +546,7 @@ static void flush_at_exit(void **state)
 	struct vkr_stream *s;
 	char c;
 
-	peer_start(&peer);
+	peer = spare;
 	s = order(PEER_SINK, 8, 150000, 0);
 	assert_int_equal(stream_send_pattern(s, 8, 150000, 0), 0);
 	vkr_engine_flush(2000);
@@ -556,6 +556,30 @@ static void flush_at_exit(void **state)
 	expect_eof(s);
 	vkr_stream_close(s, 0);
 	peer_stop(&peer);
+}
+
+/* rdma-core's state cannot be had twice in a process; softverbs' can. */
+static void forked_child_has_its_own_engine(void **state)
+{
+	const char *reason = "";
+	struct vkr_stream *s;
+	int status;
+	pid_t pid;
+
+	if (!getenv("STREAM_VERBS")) {
+		peer_start(&peer);
+		s = order(PEER_DUPLEX, 40, 100000, 0);
+		assert_int_equal(stream_duplex(s, 41, 40, 100000, 0), 0);
+		vkr_stream_close(s, 1000);
+		nothing_left();
+		peer_stop(&peer);
+		return;
+	}
+	pid = fork();
+	if (!pid)
+		_exit(vkr_engine_start(&reason) == -EOPNOTSUPP && strstr(reason, "forked") ? 0 : 1);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
 }
 
 int main(int argc, char **argv)
@@ -587,9 +611,11 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(idle_costs_no_cpu),
 	    cmocka_unit_test(peer_killed),
 	    cmocka_unit_test(flush_at_exit),
+	    cmocka_unit_test(forked_child_has_its_own_engine),
 	};
 
 	peer_start(&peer);
+	peer_start(&spare);
 	stream_engine();
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
