@@ -160,7 +160,7 @@ if build release; then
 			esac
 		fi
 	done
-	[ -z "$topics" ] || run build interop -R "^interop\\.(${topics#|})\\." -j 1
+	[ -z "$topics" ] || run build interop -R "^interop\\.(${topics#|})\\." -j "$jobs"
 fi
 
 sanitized='^(unit|softverbs|conformance|fault|fuzz)$'
