@@ -476,12 +476,31 @@ static struct cm_id *listener_for(const struct sv_msg *m)
 	return any;
 }
 
+/* The peer's QP is, for all we know, in another connection that has not ended or not aged yet. */
+static bool stale(struct sv_peer *p, uint32_t qpn)
+{
+	for (uint32_t i = 0; qpn && i < cm.cap; i++) {
+		struct cm_id *id = cm.ids[i];
+
+		if (!id || id->gone || id->peer != p || id->remote_qpn != qpn)
+			continue;
+		if ((id->state >= CM_REQ_RCVD && id->state < CM_CLOSED) ||
+		    (id->state == CM_CLOSED && sv_timer_armed(&id->timer)))
+			return true;
+	}
+	return false;
+}
+
 static void got_req(struct sv_peer *p, const struct sv_msg *m)
 {
 	struct cm_id *l = listener_for(m), *id;
 
 	if (!l) {
 		answer(p, m, SV_M_REJ, CM_REJ_NO_SERVICE);
+		return;
+	}
+	if (stale(p, m->qpn)) {
+		answer(p, m, SV_M_REJ, CM_REJ_STALE);
 		return;
 	}
 	if (l->waiting >= l->backlog) {

@@ -295,6 +295,15 @@ void cm_raise_request(struct cm_id *listener, struct cm_id *fresh, const struct 
 	event_push(listener, ev);
 }
 
+void sv_cm_removal(void)
+{
+	pthread_mutex_lock(&cm.lock);
+	for (uint32_t i = 0; i < cm.cap; i++)
+		if (cm.ids[i] && !cm.ids[i]->gone && cm.ids[i]->id.verbs)
+			cm_raise(cm.ids[i], RDMA_CM_EVENT_DEVICE_REMOVAL, 0, NULL, 0);
+	pthread_mutex_unlock(&cm.lock);
+}
+
 /* What librdmacm does for an id whose QP it manages, in the caller's thread. */
 static void event_finish(struct cm_event *ev)
 {

@@ -7,8 +7,8 @@
 #include <signal.h>
 
 static struct {
-	long create_qp, reg_mr, die_after, cq_error, delay_us;
-	bool no_device, unreachable;
+	long create_qp, reg_mr, die_after, cq_error, delay_us, remove_ms;
+	bool no_device, unreachable, memlock;
 	unsigned unreachable_ms;
 } f;
 
@@ -31,6 +31,10 @@ static void parse_word(const char *w)
 		f.cq_error = value ? value : 1;
 	else if (!strncmp(w, "delay", n) && n == 5)
 		f.delay_us = value;
+	else if (!strncmp(w, "remove", n) && n == 6)
+		f.remove_ms = value > 0 ? value : 1;
+	else if (!strcmp(w, "memlock"))
+		f.memlock = true;
 	else if (!strncmp(w, "no_device", n) && n == 9)
 		f.no_device = true;
 	else if (!strncmp(w, "unreachable", n) && n == 11) {
@@ -55,11 +59,33 @@ bool sv_fault_no_device(void)
 	return f.no_device;
 }
 
+bool sv_fault_memlock(void)
+{
+	pthread_once(&once, parse);
+	return f.memlock;
+}
+
 bool sv_fault_unreachable(unsigned *ms)
 {
 	pthread_once(&once, parse);
 	*ms = f.unreachable_ms;
 	return f.unreachable;
+}
+
+static void remove_fired(struct sv_timer *t)
+{
+	sv_ctx_each_fatal();
+	sv_cm_removal();
+}
+
+/* Called as the process starts to use the device. */
+void sv_fault_start(void)
+{
+	static struct sv_timer timer = {.fn = remove_fired};
+
+	pthread_once(&once, parse);
+	if (f.remove_ms)
+		sv_timer_set(&timer, sv_now() + (uint64_t)f.remove_ms * 1000000);
 }
 
 /* The N-th call and all after it. */

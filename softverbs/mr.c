@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 /* A peer may be reading the entry's last life: its second look at the key tells it. */
 #define sv_put(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
@@ -34,6 +35,7 @@ static struct extent *free_extents[N_CLASSES];
 static uint64_t data_top;
 static struct sv_range **ranges;
 static size_t nranges, cap_ranges;
+static _Atomic uint64_t pinned;
 
 void sv_mr_reset(void)
 {
@@ -42,6 +44,7 @@ void sv_mr_reset(void)
 	data_top = 0;
 	ranges = NULL;
 	nranges = cap_ranges = 0;
+	atomic_store(&pinned, 0);
 }
 
 /* ------------------------------------------------------------------ the data memfd */
@@ -355,6 +358,29 @@ static int mr_insert(struct sv_mr *m, struct ibv_pd *pd, uint64_t va, uint64_t l
 	return 0;
 }
 
+static uint64_t pages_of(const void *addr, size_t len)
+{
+	uint64_t start = (uint64_t)addr & ~(PAGE - 1), end = ((uint64_t)addr + len + PAGE - 1) & ~(PAGE - 1);
+
+	return end - start;
+}
+
+static void unpin(const void *addr, size_t len)
+{
+	atomic_fetch_sub(&pinned, pages_of(addr, len));
+}
+
+static bool pin(const void *addr, size_t len)
+{
+	uint64_t now = atomic_fetch_add(&pinned, pages_of(addr, len)) + pages_of(addr, len);
+	struct rlimit rl;
+
+	if (sv_likely(!sv_fault_memlock()) || getrlimit(RLIMIT_MEMLOCK, &rl) || now <= rl.rlim_cur)
+		return true;
+	unpin(addr, len);
+	return false;
+}
+
 struct ibv_mr *sv_mr_reg(struct ibv_pd *pd, void *addr, size_t len, uint64_t iova, int access)
 {
 	const int known = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
@@ -372,9 +398,15 @@ struct ibv_mr *sv_mr_reg(struct ibv_pd *pd, void *addr, size_t len, uint64_t iov
 		errno = ret;
 		return NULL;
 	}
-	m = calloc(1, sizeof(*m));
-	if (!m)
+	if (!pin(addr, len)) {
+		errno = ENOMEM;
 		return NULL;
+	}
+	m = calloc(1, sizeof(*m));
+	if (!m) {
+		unpin(addr, len);
+		return NULL;
+	}
 	m->mr.context = pd->context;
 	m->mr.pd = pd;
 	m->mr.addr = addr;
@@ -384,6 +416,7 @@ struct ibv_mr *sv_mr_reg(struct ibv_pd *pd, void *addr, size_t len, uint64_t iov
 	ret = mr_insert(m, pd, (uint64_t)addr, len, iova);
 	pthread_mutex_unlock(&mr_lock);
 	if (ret) {
+		unpin(addr, len);
 		free(m);
 		errno = ret;
 		return NULL;
@@ -408,6 +441,7 @@ int sv_mr_dereg(struct ibv_mr *mr)
 	sv_proc.mr_hint = sv_min(sv_proc.mr_hint, m->idx);
 	pthread_mutex_unlock(&mr_lock);
 	atomic_fetch_sub(&pd->users, 1);
+	unpin(mr->addr, mr->length);
 	free(m);
 	return 0;
 }

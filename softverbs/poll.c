@@ -190,6 +190,7 @@ static void rx_end(struct sv_qp *qp)
 		qp->rq.tail++;
 	qp->rx_open = false;
 	qp->rx_done = 0;
+	qp->rx_taken++;
 }
 
 static void rx_fail(struct sv_qp *qp, struct sv_rwqe *e, enum ibv_wc_status status, enum ibv_wc_status told,
@@ -524,11 +525,12 @@ static void got_desc(struct sv_qp *qp, const struct sv_desc *d, struct sv_sink *
 
 static void flush_receives(struct sv_qp *qp, struct sv_sink *sink)
 {
-	while (!qp->srq && qp->rq.tail != qp->rq.head) {
+	/* Of an SRQ only the receive that a broken-off message had begun to fill is this QP's. */
+	while (qp->srq ? qp->rx_open : qp->rq.tail != qp->rq.head) {
 		struct ibv_wc wc;
 
 		memset(&wc, 0, sizeof(wc));
-		wc.wr_id = rq_at(&qp->rq, qp->rq.tail)->wr_id;
+		wc.wr_id = qp->srq ? qp->rx_wqe->wr_id : rq_at(&qp->rq, qp->rq.tail)->wr_id;
 		wc.status = IBV_WC_WR_FLUSH_ERR;
 		wc.opcode = IBV_WC_RECV;
 		wc.vendor_err = IBV_WC_WR_FLUSH_ERR;
@@ -585,12 +587,27 @@ static void check_overrun(struct sv_qp *qp)
 	}
 }
 
+/* Credits that a peer process took before it died, for messages that never came. */
+static void fix_credits(struct sv_qp *qp)
+{
+	struct sv_peer *p = qp->peer;
+	int32_t lost;
+
+	if (!qp->srq || qp->credits_fixed || !p || !sv_load(&p->dead))
+		return;
+	qp->credits_fixed = true;
+	lost = (int32_t)(sv_load(&qp->ent->sent) - qp->rx_taken - (qp->rx_open ? 1 : 0));
+	if (lost > 0 && lost <= 2)
+		atomic_fetch_add(&qp->srq->ent->credits, lost);
+}
+
 void sv_qp_service(struct sv_qp *qp)
 {
 	sv_lock(&qp->rcq->outer);
 	sv_lock(&qp->lock);
 	check_overrun(qp);
 	sv_drain(qp, NULL);
+	fix_credits(qp);
 	sv_answer_progress(qp);
 	sv_send_progress(qp);
 	sv_unlock(&qp->lock);

@@ -212,6 +212,7 @@ static void fork_child(void)
 	sv_proc.seg = NULL;
 	sv_proc.data = NULL;
 	sv_proc.peers = NULL;
+	sv_proc.ctxs = NULL;
 	sv_proc.qp_hint = sv_proc.cq_hint = sv_proc.chan_hint = sv_proc.mr_hint = sv_proc.srq_hint = 0;
 	sv_proc.ready = false;
 	sv_store(&sv_proc.pid, 0);
@@ -242,6 +243,7 @@ int sv_start(void)
 	if (ret)
 		goto unwind;
 	sv_proc.ready = true;
+	sv_fault_start();
 	sv_store_rel(&sv_proc.pid, (uint32_t)getpid());
 	goto out;
 unwind:

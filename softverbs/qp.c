@@ -441,6 +441,8 @@ static bool to_reset(struct sv_qp *qp)
 
 	state_set(qp, IBV_QPS_RESET, false);
 	quiet = sv_quiesce_qp(qp);
+	if (quiet)
+		sv_store(&qp->ent->busy, 0);
 	while (qp->pend) {
 		struct sv_swr *w = qp->pend;
 
@@ -477,13 +479,14 @@ static void to_rtr(struct sv_qp *qp)
 	struct sv_qp_ent *e = qp->ent;
 
 	qp->cons = 0;
+	qp->rx_taken = 0;
+	qp->credits_fixed = false;
 	sv_store(&e->cons, 0);
 	sv_store(&e->prod, 0);
 	sv_store(&e->pay_cons, 0);
 	sv_store(&e->pay_prod, 0);
 	sv_store(&e->sent, 0);
 	sv_store(&e->waiting, 0);
-	sv_store(&e->busy, 0);
 	sv_store(&e->rnr_timer, qp->attr.min_rnr_timer);
 	sv_store(&e->dest_qpn, qp->attr.dest_qp_num);
 	qp->est_told = false;

@@ -65,6 +65,12 @@ static bool remote_resync(struct sv_qp *qp, uint32_t epoch)
 	return true;
 }
 
+/* Are we the one that the owner's QP is connected to? Only then may we write its `busy`. */
+static bool remote_ours(struct sv_qp *qp)
+{
+	return qp->rent->qpn == qp->attr.dest_qp_num && sv_load(&qp->rent->dest_qpn) == qp->ex.qp_base.qp_num;
+}
+
 bool sv_remote_begin(struct sv_qp *qp)
 {
 	uint32_t word, state;
@@ -72,6 +78,9 @@ bool sv_remote_begin(struct sv_qp *qp)
 	if (sv_unlikely(!qp->rent) && !sv_remote_attach(qp))
 		return false;
 	if (sv_unlikely(sv_load(&qp->peer->dead)))
+		return false;
+	word = sv_load_acq(&qp->rent->state);
+	if (sv_unlikely(SV_EPOCH(word) != qp->repoch) && !remote_ours(qp))
 		return false;
 	/* The owner invalidates first and looks at `busy` then; we the other way round. */
 	qp->bseq = (qp->bseq + 1) | 1;

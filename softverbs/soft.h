@@ -103,7 +103,8 @@ void sv_evq_purge(struct sv_evq *q, bool (*match)(struct sv_event *, void *), vo
 
 struct sv_ctx {
 	struct sv_evq async;
-	pid_t pid; /* the process that made it */
+	pid_t pid;                   /* the process that made it */
+	struct sv_ctx *next, **prev; /* all contexts; sv_proc.lock */
 	_Atomic int users;
 	struct verbs_context v; /* last: grows down */
 };
@@ -272,7 +273,8 @@ struct sv_qp {
 	uint64_t rx_done; /* bytes of the current SEND that are in its receive */
 	bool rx_open;
 	struct sv_rwqe *rx_wqe; /* SRQ: the receive in use, a copy */
-	uint32_t rx_taken;
+	uint32_t rx_taken;      /* messages that consumed a receive since RTR */
+	bool credits_fixed;     /* SRQ: what a dead peer took and did not use is given back */
 	bool est_told;
 	_Atomic uint32_t async_got;
 
@@ -305,6 +307,7 @@ struct sv_proc {
 	uint32_t qp_hint, cq_hint, chan_hint, mr_hint, srq_hint;
 	uint8_t *qp_used; /* QP numbers in use or quarantined */
 	struct sv_peer *peers;
+	struct sv_ctx *ctxs;
 	pthread_t thread;
 	bool fork_init;
 };
@@ -361,6 +364,7 @@ struct sv_timer {
 };
 void sv_timer_set(struct sv_timer *t, uint64_t due);
 void sv_timer_cancel(struct sv_timer *t);
+bool sv_timer_armed(struct sv_timer *t);
 
 /* ------------------------------------------------------------------ peer.c */
 
@@ -441,6 +445,7 @@ void sv_async_raise(struct sv_ctx *ctx, enum ibv_event_type type, void *element)
 /* Forgets events of this element that nobody has got, then waits for those got to be acknowledged. */
 void sv_async_forget(struct sv_ctx *ctx, void *element);
 void sv_ctx_ops(struct verbs_context *v);
+void sv_ctx_each_fatal(void); /* DEVICE_FATAL on every context */
 size_t sv_gid_table(struct ibv_gid_entry *out, size_t max);
 
 struct sv_sink {
@@ -510,6 +515,7 @@ void sv_qp_service(struct sv_qp *qp);
 void sv_cm_message(struct sv_peer *p, const struct sv_msg *m);
 void sv_cm_peer_lost(struct sv_peer *p);
 void sv_cm_reset(void);
+void sv_cm_removal(void); /* DEVICE_REMOVAL on every id that has a device */
 
 /* ------------------------------------------------------------------ fault.c */
 
@@ -517,6 +523,8 @@ enum sv_fault { SV_FAULT_CREATE_QP, SV_FAULT_REG_MR, SV_FAULT_POST, SV_FAULT_CQ 
 /* True if the call must fail. */
 bool sv_fault_hit(enum sv_fault f);
 bool sv_fault_no_device(void);
+bool sv_fault_memlock(void); /* RLIMIT_MEMLOCK counts */
+void sv_fault_start(void);
 bool sv_fault_unreachable(unsigned *ms);
 
 #endif

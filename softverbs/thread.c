@@ -146,6 +146,16 @@ void sv_timer_cancel(struct sv_timer *t)
 	pthread_mutex_unlock(&timer_lock);
 }
 
+bool sv_timer_armed(struct sv_timer *t)
+{
+	bool armed;
+
+	pthread_mutex_lock(&timer_lock);
+	armed = t->armed;
+	pthread_mutex_unlock(&timer_lock);
+	return armed;
+}
+
 static void timers_run(void)
 {
 	uint64_t now = sv_now();

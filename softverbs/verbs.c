@@ -96,6 +96,13 @@ static int ctx_alloc(struct sv_ctx **out)
 	c->v.context.num_comp_vectors = 1;
 	pthread_mutex_init(&c->v.context.mutex, NULL);
 	sv_ctx_ops(&c->v);
+	pthread_mutex_lock(&sv_proc.lock);
+	c->next = sv_proc.ctxs;
+	if (c->next)
+		c->next->prev = &c->next;
+	c->prev = &sv_proc.ctxs;
+	sv_proc.ctxs = c;
+	pthread_mutex_unlock(&sv_proc.lock);
 	*out = c;
 	return 0;
 }
@@ -123,6 +130,11 @@ SV_EXPORT int ibv_close_device(struct ibv_context *context)
 
 	if (!sv_ours(context))
 		return EINVAL;
+	pthread_mutex_lock(&sv_proc.lock);
+	*c->prev = c->next;
+	if (c->next)
+		c->next->prev = c->prev;
+	pthread_mutex_unlock(&sv_proc.lock);
 	sv_evq_purge(&c->async, async_any, NULL, async_drop);
 	sv_evq_fini(&c->async);
 	free(c);
@@ -421,6 +433,14 @@ void sv_async_raise(struct sv_ctx *ctx, enum ibv_event_type type, void *element)
 	else
 		a->ev.element.port_num = 1;
 	sv_evq_push(&ctx->async, &a->e);
+}
+
+void sv_ctx_each_fatal(void)
+{
+	pthread_mutex_lock(&sv_proc.lock);
+	for (struct sv_ctx *c = sv_proc.ctxs; c; c = c->next)
+		sv_async_raise(c, IBV_EVENT_DEVICE_FATAL, NULL);
+	pthread_mutex_unlock(&sv_proc.lock);
 }
 
 static int event_class(enum ibv_event_type type)
