@@ -7,6 +7,8 @@
  *
  *   opcode                  0       2        16           24        28
  *   0 GetServerFeature      opcode  select   .            features(u64 at 24)
+ *                           (a question's features are 0 towards a native server and 1 between shims, where both
+ *                           sides ask; an answer's are 0)
  *   1 SetClientFeature      opcode  select   .            features(u64 at 24)
  *   2 Keepalive             opcode
  *   3 RegisterXferMemory    opcode  .        address u64  length    rkey
