@@ -16,42 +16,39 @@ from common import Failed, free_port, progress, wait_line, wait_port
 LIBS = ('libvkrdma.so', 'libvkrdma-soft.so', 'libc.so', 'the program')
 
 
-def by_object(path):
-    """Exclusive instructions of each object in a callgrind.out file."""
-    cost, names, ob, skip = collections.Counter(), {}, '', False
+NAMED = re.compile(r'(c?(?:ob|fn))=\((\d+)\)\s*(.*)')
+
+
+def by_function(path):
+    """Exclusive instructions of each (object, function) in a callgrind.out file."""
+    cost, names, where, skip = collections.Counter(), {}, {'ob': '', 'fn': ''}, False
     with open(path, encoding='utf-8', errors='replace') as f:
         for line in f:
-            if line.startswith('ob='):
-                number, name = re.match(r'ob=\((\d+)\)\s*(.*)', line).groups()
-                if name:
-                    names[number] = os.path.basename(name.strip())
-                ob = names[number]
-            elif line.startswith('cob='):
-                number, name = re.match(r'cob=\((\d+)\)\s*(.*)', line).groups()
-                if name:
-                    names[number] = os.path.basename(name.strip())
-            elif line.startswith('calls='):
-                skip = True
-            elif line[:1] in '0123456789+-*':
-                if skip:
+            if line[:1] in '0123456789+-*':
+                if skip:  # the inclusive cost of a call
                     skip = False
                 else:
-                    cost[ob] += int(line.split()[1])
+                    cost[where['ob'], where['fn']] += int(line.split()[1])
+            elif line.startswith('calls='):
+                skip = True
+            elif m := NAMED.match(line):
+                key, number, name = m.groups()
+                kind = key[-2:]
+                if name:
+                    names[kind, number] = os.path.basename(name.strip()) if kind == 'ob' else name.strip()
+                if key == kind:  # not cob=, cfn=: those name the callee
+                    where[kind] = names[kind, number]
     return cost
 
 
-def grouped(cost, program):
-    out = collections.Counter()
-    for name, n in cost.items():
-        if name.startswith('libvkrdma-soft.so') or name in ('libibverbs.so.1', 'librdmacm.so.1'):
-            out['libvkrdma-soft.so'] += n
-        elif name.startswith('libvkrdma.so'):
-            out['libvkrdma.so'] += n
-        elif name.startswith('libc.so') or name.startswith('libc-'):
-            out['libc.so'] += n
-        elif name == program:
-            out['the program'] += n
-    return out
+def library(name, program):
+    if name.startswith('libvkrdma-soft.so') or name in ('libibverbs.so.1', 'librdmacm.so.1'):
+        return 'libvkrdma-soft.so'
+    if name.startswith('libvkrdma.so'):
+        return 'libvkrdma.so'
+    if name.startswith(('libc.so', 'libc-')):
+        return 'libc.so'
+    return 'the program' if name == program else None
 
 
 class Counter:
@@ -74,10 +71,13 @@ class Counter:
         d, base = os.path.split(path)
         found = [f for f in os.listdir(d) if f == base or f.startswith(base + '.')]
         for f in found:
-            total.update(by_object(os.path.join(d, f)))
+            total.update(by_function(os.path.join(d, f)))
         if not total:
             raise Failed('callgrind wrote nothing')
-        return grouped(total, program)
+        out = collections.Counter()
+        for (ob, fn), n in total.items():
+            out[library(ob, program), fn] += n
+        return out
 
     def pingpong(self, mode, size, rounds):
         """A client under callgrind; its server is native."""
@@ -108,13 +108,17 @@ class Counter:
                                     '-n', n, '--csv'], 'shim', port, self.shim), 300)
         imm = sum(self.b.immediates(server.pid))
         self.b.stop(server, signal.SIGTERM)
-        return self.read(path, f'{kind}-server'), imm
+        return self.read(path, os.path.basename(os.path.realpath(shutil.which(f'{kind}-server')))), imm
 
 
 def slope(once, low, high):
+    """Per request: by library, and the dearest functions of ours."""
     a, _ = once(low)
     b, imm = once(high)
-    return {k: round((b[k] - a[k]) / (high - low), 1) for k in LIBS}, imm
+    each = {k: (n - a[k]) / (high - low) for k, n in b.items() if n != a[k]}
+    libs = {lib: round(sum(n for (where, _), n in each.items() if where == lib), 1) for lib in LIBS}
+    ours = sorted(((n, f'{fn} [{lib}]') for (lib, fn), n in each.items() if lib in LIBS[:2]), reverse=True)
+    return libs, {name: round(n, 1) for n, name in ours[:25]}, imm
 
 
 def run(bench):
@@ -133,8 +137,8 @@ def run(bench):
     for name, once, lo, hi in todo:
         progress(f'instructions: {name}')
         try:
-            per, imm = slope(once, lo, hi)
-            rows.append({'what': name, 'per_request': per, 'immediates': imm})
+            per, dearest, imm = slope(once, lo, hi)
+            rows.append({'what': name, 'per_request': per, 'dearest': dearest, 'immediates': imm})
         except (Failed, subprocess.TimeoutExpired) as e:
             failures.append(f'{name}: {e}')
             progress(f'  FAILED: {e}')

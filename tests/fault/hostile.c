@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SETTLE_MS 3000
+#define SETTLE_MS 1500
 
 static struct rawpeer p = {.polite = true};
 static bool is_server;

@@ -10,19 +10,19 @@ import subprocess
 import threading
 import time
 
-from common import HOSTILE, STEADY, Steady, harness, raw_env
+from common import HOSTILE, KIND, STEADY, Case, Steady, harness, raw_env
 
 SEED = int(os.environ.get('VKR_SEED', random.randrange(1 << 30)))
 
 
-class Death(harness.Case):
+class Death(Case):
     def setUp(self):
         super().setUp()
         self.rnd = random.Random(SEED)
         print(f'(VKR_SEED={SEED})', end=' ', flush=True)
 
     def bench(self, port, *args):
-        kind = 'valkey' if harness.shutil.which('valkey-benchmark') else 'redis'
+        kind = KIND if harness.shutil.which(f'{KIND}-benchmark') else 'redis'
         self.need(f'{kind}-benchmark')
         return self.spawn([f'{kind}-benchmark', '-h', harness.HOST, '-p', port, '-n', '100000000', '-t', 'set,get', *args], port,
                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -10,7 +10,7 @@ import re
 import subprocess
 import threading
 
-from common import HOSTILE, Steady, harness, p99, raw_env
+from common import HOSTILE, Case, Steady, harness, p99, raw_env
 
 DEAD, ALIVE, ANY = 'dead', 'alive', 'any'
 
@@ -47,8 +47,7 @@ CLIENT_DEATHS = [f'die:{step}' for step in ('addr', 'qp', 'connect', 'establishe
 SERVER_DEATHS = [f'die:{step}' for step in ('request', 'qp', 'accept', 'established', 'registered', 'exchanged')] + ['die-busy']
 
 
-class Hostile(harness.Case):
-    may_fall_back = True  # some connections are meant to fail; the rest have their evidence in each test
+class Hostile(Case):
     FACTOR = 3
     FLOOR = 400  # us: below that a window tells of the scheduler only
 

@@ -4,11 +4,10 @@ import os
 import random
 import subprocess
 
-from common import HERE, Steady, harness
+from common import HERE, Case, Steady, harness
 
 
-class Injected(harness.Case):
-    may_fall_back = True  # some connections are meant to fail; the rest have their evidence in each test
+class Injected(Case):
     def setUp(self):
         super().setUp()
         if harness.PROVIDER != 'soft':

@@ -5,11 +5,10 @@ import pwd
 import resource
 import subprocess
 
-from common import HERE, harness
+from common import HERE, KIND, Case, harness
 
 
-class Limits(harness.Case):
-    may_fall_back = True  # some connections are meant to fail; the rest have their evidence in each test
+class Limits(Case):
     def program(self, port, limit, hard, preload=True, extra=None):
         """many_until.py with a hard limit of descriptors."""
         env = self.client_env(port, {'VKRDMA_FALLBACK': 'tcp', **(extra or {})})
@@ -99,7 +98,7 @@ class Limits(harness.Case):
                 os.setgid(nobody.pw_gid)
                 os.setuid(nobody.pw_uid)
             return run
-        kind = 'valkey' if harness.shutil.which('valkey-server') else 'redis'
+        kind = KIND if harness.shutil.which(f'{KIND}-server') else 'redis'
         argv = [f'{kind}-server', '--port', str(port), '--bind', harness.HOST, '--save', '', '--dir', self.dir]
         server = self.track(subprocess.Popen(argv, env=harness.preload_env(listen=[port]), stdin=subprocess.DEVNULL,
                                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=become(64)))
