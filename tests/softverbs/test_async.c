@@ -28,6 +28,8 @@ static void comm_est_role(struct tv_side *s)
 	struct tv_dev d;
 	struct tv_end a, b;
 
+	if (!tv_strict())
+		tv_skip("rxe tells of no established communication");
 	tv_dev_open(&d);
 	tv_end_open(&a, &d, NULL);
 	tv_end_open(&b, &d, NULL);
@@ -75,6 +77,8 @@ static void ack_role(struct tv_side *s)
 	struct tv_end a, b;
 	pthread_t t;
 
+	if (!tv_strict())
+		tv_skip("rxe tells of no established communication");
 	tv_dev_open(&d);
 	tv_end_open(&a, &d, NULL);
 	tv_end_open(&b, &d, NULL);
@@ -106,6 +110,8 @@ static void stale_role(struct tv_side *s)
 	struct tv_dev d;
 	struct tv_end a, b;
 
+	if (!tv_strict())
+		tv_skip("rxe tells of no established communication");
 	tv_dev_open(&d);
 	tv_end_open(&a, &d, NULL);
 	tv_end_open(&b, &d, NULL);
@@ -130,6 +136,8 @@ static void contexts_role(struct tv_side *s)
 	struct tv_dev d, other;
 	struct tv_end a, b;
 
+	if (!tv_strict())
+		tv_skip("rxe tells of no established communication");
 	tv_dev_open(&d);
 	tv_dev_open(&other);
 	tv_end_open(&a, &other, NULL);

@@ -143,7 +143,7 @@ static void wrong_family_role(struct tv_side *s)
 		tv_param(&p);
 		CHECK_EQ(rdma_connect(id, &p), 0);
 		ev = tv_event(ch, RDMA_CM_EVENT_REJECTED);
-		CHECK_EQ(ev->status, 8);
+		CHECK(ev->status == 8 || ev->status == 28); /* Linux has a service for the port, and refuses: 28 */
 		tv_ack(ev);
 		tv_end_close(&e);
 		CHECK_EQ(rdma_destroy_id(id), 0);
@@ -190,8 +190,9 @@ static void mapped_client(struct tv_side *s)
 enum { BACKLOG = 4, TRIES = 12 };
 
 /*
- * Requests that nobody has taken from the channel count against the backlog; the ones beyond it fail (Linux refuses
- * them), the ones within it wait and can be accepted later.
+ * Requests that nobody has taken from the channel count against the backlog; the ones within it wait and can be
+ * accepted later, the ones beyond it fail: at once on softverbs; Linux drops them, and they would be tried again for a
+ * minute.
  */
 static void backlog_server(struct tv_side *s)
 {
@@ -201,6 +202,8 @@ static void backlog_server(struct tv_side *s)
 	struct tv_dev d[BACKLOG];
 	int n = 0, up = 0;
 
+	if (!tv_strict())
+		tv_skip("takes a minute");
 	listen_here(s, &ch, &lis, BACKLOG);
 	tv_sync(s); /* all have been sent, and those beyond the backlog have failed */
 	while (up < BACKLOG) {
@@ -236,7 +239,7 @@ static void backlog_server(struct tv_side *s)
 
 static void backlog_client(struct tv_side *s)
 {
-	uint16_t port = take_port(s);
+	uint16_t port = tv_strict() ? take_port(s) : 0;
 	struct {
 		struct rdma_event_channel *ch;
 		struct tv_dev d;
@@ -245,6 +248,8 @@ static void backlog_client(struct tv_side *s)
 	} c[TRIES];
 	int failed = 0;
 
+	if (!tv_strict())
+		tv_skip("takes a minute");
 	for (int i = 0; i < TRIES; i++) {
 		struct rdma_conn_param p;
 		struct tv_wire w;
@@ -294,8 +299,6 @@ static void gone_server(struct tv_side *s)
 	struct rdma_cm_id *lis, *id;
 	struct rdma_cm_event *ev;
 	struct rdma_conn_param p;
-	struct tv_dev d;
-	struct tv_end e;
 
 	listen_here(s, &ch, &lis, 5);
 	for (int i = 0; i < 20; i++) {
@@ -303,16 +306,15 @@ static void gone_server(struct tv_side *s)
 		id = ev->id;
 		tv_sync(s); /* the connector destroys its id now */
 		tv_sync(s);
-		tv_end_open_cm(&e, &d, id, NULL);
 		tv_ack(ev);
 		tv_param(&p);
+		p.qp_num = 0x1234; /* no QP: Linux would refuse to make one on such an id */
 		if (rdma_accept(id, &p) == 0) {
 			ev = tv_any_event(ch, 10000);
 			CHECK(ev && ev->id == id);
 			CHECK_NE(ev->event, RDMA_CM_EVENT_ESTABLISHED);
 			tv_ack(ev);
 		}
-		tv_end_close(&e);
 		CHECK_EQ(rdma_destroy_id(id), 0);
 		tv_sync(s);
 	}
