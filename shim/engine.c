@@ -26,6 +26,7 @@ struct vkr_cq {
 	struct vkr_endpoint *eps; /* uthash by QP number */
 	struct vkr_endpoint *last;
 	int capacity, reserved;
+	bool failed; /* overrun or worse: its connections have ended, it takes no more */
 	unsigned unacked;
 };
 
@@ -365,7 +366,7 @@ int vkr_cq_reserve(struct vkr_device *dev, struct vkr_endpoint *ep, int entries)
 	int i;
 
 	for (i = 0; i < atomic_load(&dev->n_cqs); i++) {
-		if (dev->cqs[i]->capacity - dev->cqs[i]->reserved >= entries) {
+		if (!dev->cqs[i]->failed && dev->cqs[i]->capacity - dev->cqs[i]->reserved >= entries) {
 			c = dev->cqs[i];
 			break;
 		}
@@ -469,6 +470,7 @@ static void async_dispatch(struct vkr_device *dev, const struct ibv_async_event 
 		break;
 	case IBV_EVENT_CQ_ERR:
 		vkr_error("device reports: completion queue error; its connections end");
+		((struct vkr_cq *)event->element.cq->cq_context)->failed = true;
 		cq_async(event->element.cq->cq_context, event->event_type);
 		break;
 	case IBV_EVENT_DEVICE_FATAL:

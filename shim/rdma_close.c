@@ -54,6 +54,13 @@ static void finish(struct vkr_stream *s)
 	vkr_stream_verbs_destroy(s);
 	pthread_mutex_lock(&s->p.lock);
 	s->phase = VKR_PH_DEAD;
+	if (vkr_load(&s->state) == VKR_STREAM_FAILED) {
+		/* The socket keeps the stream until it is closed itself; vkrdma-stat shows its TCP connection only. */
+		vkr_ring_destroy(s, &s->rx[0]);
+		vkr_ring_destroy(s, &s->rx[1]);
+		vkr_stats_conn_free(s->stats);
+		s->stats = NULL;
+	}
 	gone = s->app_closed || !s->held;
 	pthread_mutex_unlock(&s->p.lock);
 	if (gone) {

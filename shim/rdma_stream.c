@@ -79,9 +79,11 @@ void vkr_stream_free(struct vkr_stream *s)
 	/* Not before: whoever walks the registry (an exit's flush) may have queued it. */
 	vkr_task_cancel(&s->task);
 	vkr_timer_cancel(&s->timer);
-	vkr_ring_destroy(s, &s->rx[0]);
-	vkr_ring_destroy(s, &s->rx[1]);
-	vkr_stats_conn_free(s->stats);
+	if (s->stats) {
+		vkr_ring_destroy(s, &s->rx[0]);
+		vkr_ring_destroy(s, &s->rx[1]);
+		vkr_stats_conn_free(s->stats);
+	}
 	pthread_mutex_destroy(&s->p.lock);
 	free(s);
 }
