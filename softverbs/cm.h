@@ -53,7 +53,6 @@ struct cm_id {
 	bool gone; /* destroyed: only a late timer still sees it */
 	bool sync;
 	bool own_channel;
-	bool mc_qp;
 	pid_t pid;
 
 	bool afonly, reuseaddr;
@@ -71,7 +70,6 @@ struct cm_id {
 	uint32_t local_qpn;
 	uint8_t resp_res, init_depth, retry, rnr;
 	struct sv_timer timer; /* REQ or DREQ unanswered; TIMEWAIT */
-	struct cm_id *listener;
 
 	void *ep;             /* a passive endpoint's QP attributes */
 	_Atomic uint32_t got; /* events, counted as they leave the queue */

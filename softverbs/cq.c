@@ -53,6 +53,7 @@ SV_EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c
 	if (c->ch.fd < 0)
 		goto fail;
 	sv_fd_slot(c->ch.fd, (_Atomic int *)&c->ch.fd, 0);
+	sv_fd_user(c->ch.fd);
 	pthread_mutex_init(&c->lock, NULL);
 	if (!chan_number(c)) {
 		sv_fd_close(c->ch.fd);

@@ -10,6 +10,8 @@
 
 struct known {
 	bool used;
+	bool user;             /* the program knows it */
+	bool moved;            /* through the hook */
 	int bias;              /* the slot holds fd + bias */
 	_Atomic int *slots[4]; /* who must hear of a new number */
 	struct sv_source *src; /* in the thread's loop under this number */
@@ -17,25 +19,27 @@ struct known {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_mutex_t sv_fd_batch = PTHREAD_MUTEX_INITIALIZER;
-static struct known *known;
-static int nknown;
+/* In chunks that never move: a child forked in the middle of anything finds them whole. */
+#define CHUNK  256
+#define CHUNKS 4096
+
+static struct known *known[CHUNKS];
 static int (*fd_move)(int fd);
 static void (*fd_close)(int fd);
+
+static struct known *known_get(int fd)
+{
+	return fd >= 0 && fd < CHUNK * CHUNKS && known[fd / CHUNK] ? &known[fd / CHUNK][fd % CHUNK] : NULL;
+}
 
 /* lock held */
 static struct known *known_at(int fd)
 {
-	if (fd >= nknown) {
-		int n = (fd + 64) * 3 / 2;
-		struct known *bigger = realloc(known, (size_t)n * sizeof(*known));
-
-		if (!bigger)
-			return NULL;
-		memset(bigger + nknown, 0, (size_t)(n - nknown) * sizeof(*known));
-		known = bigger;
-		nknown = n;
-	}
-	return &known[fd];
+	if (fd < 0 || fd >= CHUNK * CHUNKS)
+		return NULL;
+	if (!known[fd / CHUNK])
+		known[fd / CHUNK] = calloc(CHUNK, sizeof(struct known));
+	return known_get(fd);
 }
 
 static void known_add(int fd)
@@ -47,6 +51,7 @@ static void known_add(int fd)
 	if (k) {
 		memset(k, 0, sizeof(*k));
 		k->used = true;
+		k->moved = fd_move != NULL;
 	}
 	pthread_mutex_unlock(&lock);
 }
@@ -98,8 +103,8 @@ void sv_fd_close(int fd)
 	if (fd < 0)
 		return;
 	pthread_mutex_lock(&lock);
-	if (fd < nknown)
-		known[fd].used = false;
+	if (known_get(fd))
+		known_get(fd)->used = false;
 	pthread_mutex_unlock(&lock);
 	if (fd_close)
 		fd_close(fd);
@@ -108,26 +113,42 @@ void sv_fd_close(int fd)
 	errno = saved;
 }
 
+void sv_fd_user(int fd)
+{
+	pthread_mutex_lock(&lock);
+	if (known_get(fd))
+		known_get(fd)->user = true;
+	pthread_mutex_unlock(&lock);
+}
+
 void sv_fd_fork_child(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	pthread_mutex_init(&sv_fd_batch, NULL);
-	for (int fd = 0; fd < nknown; fd++)
-		if (known[fd].used)
+	for (int fd = 0; fd < CHUNK * CHUNKS; fd++) {
+		struct known *k = known_get(fd);
+
+		if (!k)
+			fd += CHUNK - 1;
+		else if (k->used && !k->user)
 			sv_fd_close(fd);
+		else
+			k->used = false;
+	}
 }
 
 /* lock held. Descriptors in the epoll set are filed under their number: out before, in again after. */
 static void move_one(int fd)
 {
-	struct known k = known[fd], *to;
+	struct known k = *known_get(fd), *to;
 	int now;
 
 	if (k.src)
 		sv_source_del(k.src);
-	known[fd].used = false;
+	known_get(fd)->used = false;
 	now = fd_move(fd);
 	to = known_at(now);
+	k.moved = true;
 	if (to)
 		*to = k;
 	for (int i = 0; i < 4; i++)
@@ -139,17 +160,19 @@ static void move_one(int fd)
 
 static void set_fd_hooks(int (*move)(int fd), void (*closefn)(int fd))
 {
-	int n;
-
 	/* Not while the thread has numbers in its hands. */
 	pthread_mutex_lock(&sv_fd_batch);
 	pthread_mutex_lock(&lock);
 	fd_move = move;
 	fd_close = closefn;
-	n = move ? nknown : 0;
-	for (int fd = 0; fd < n; fd++)
-		if (known[fd].used)
+	for (int fd = 0; move && fd < CHUNK * CHUNKS; fd++) {
+		struct known *k = known_get(fd);
+
+		if (!k)
+			fd += CHUNK - 1;
+		else if (k->used && !k->moved)
 			move_one(fd);
+	}
 	pthread_mutex_unlock(&lock);
 	pthread_mutex_unlock(&sv_fd_batch);
 }

@@ -124,7 +124,7 @@ void *sv_arena_alloc(size_t len)
 
 void sv_arena_free(void *p, size_t len)
 {
-	if (!p || !sv_proc.data || sv_load(&sv_proc.pid) != (uint32_t)getpid())
+	if (!p || !sv_proc.data || !sv_started())
 		return;
 	pthread_mutex_lock(&mr_lock);
 	extent_free((uint64_t)((char *)p - sv_proc.data), len);
@@ -489,12 +489,6 @@ bool sv_rkey_get(struct sv_seg *seg, uint32_t rkey, uint64_t addr, uint64_t len,
 	    out->dir_off > SV_DATA_SIZE - (out->dir_end - out->dir_start))
 		out->dir_start = out->dir_end = out->addr;
 	return true;
-}
-
-int sv_mr_invalidate(uint32_t rkey, uint32_t pd)
-{
-	/* Only keys of memory windows and fast registrations can be invalidated, and there are none here. */
-	return EINVAL;
 }
 
 /* ------------------------------------------------------------------ quiescence */

@@ -9,7 +9,10 @@
 #include <sys/mman.h>
 #include <sys/uio.h>
 
-struct sv_proc sv_proc = {.lock = PTHREAD_MUTEX_INITIALIZER, .seg_fd = -1, .data_fd = -1, .kick_fd = -1, .ep_fd = -1};
+static _Atomic uint32_t no_pid;
+
+struct sv_proc sv_proc = {
+    .lock = PTHREAD_MUTEX_INITIALIZER, .pid = &no_pid, .seg_fd = -1, .data_fd = -1, .kick_fd = -1, .ep_fd = -1};
 
 uint64_t sv_now(void)
 {
@@ -31,6 +34,7 @@ int sv_evq_init(struct sv_evq *q, _Atomic int *user)
 		return errno;
 	sv_fd_slot(q->fd, (_Atomic int *)&q->fd, 0);
 	sv_fd_slot(q->fd, user, 0);
+	sv_fd_user(q->fd);
 	return 0;
 }
 
@@ -185,17 +189,10 @@ static void proc_unwind(void)
 	free(sv_proc.qp_used);
 }
 
-static void fork_prepare(void)
-{
-	pthread_mutex_lock(&sv_proc.lock);
-}
-
-static void fork_parent(void)
-{
-	pthread_mutex_unlock(&sv_proc.lock);
-}
-
 /*
+ * No lock is taken before a fork: whoever uses softverbs may hold locks of its own around our calls, and its prepare
+ * handler waits for those. The child makes all of it anew instead.
+ *
  * The child has none of the mappings (MADV_DONTFORK) and no thread. What the parent's objects hold on the heap is left
  * alone: they belong to whoever made them, and every verb on them fails because of the process number.
  */
@@ -208,6 +205,8 @@ static void fork_child(void)
 	sv_cm_reset();
 	sv_mr_reset();
 	sv_ring_reset();
+	sv_srq_reset();
+	sv_ctx_reset();
 	sv_proc.seg_fd = sv_proc.data_fd = sv_proc.kick_fd = sv_proc.ep_fd = -1;
 	sv_proc.seg = NULL;
 	sv_proc.data = NULL;
@@ -215,7 +214,26 @@ static void fork_child(void)
 	sv_proc.ctxs = NULL;
 	sv_proc.qp_hint = sv_proc.cq_hint = sv_proc.chan_hint = sv_proc.mr_hint = sv_proc.srq_hint = 0;
 	sv_proc.ready = false;
-	sv_store(&sv_proc.pid, 0);
+	sv_store(sv_proc.pid, 0);
+}
+
+bool sv_started(void)
+{
+	return sv_load_acq(sv_proc.pid) == (uint32_t)getpid();
+}
+
+static int pid_page(void)
+{
+	void *p;
+
+	if (sv_proc.pid != &no_pid)
+		return 0;
+	p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (p == MAP_FAILED)
+		return errno;
+	madvise(p, 4096, MADV_WIPEONFORK);
+	sv_proc.pid = p;
+	return 0;
 }
 
 int sv_start(void)
@@ -223,13 +241,19 @@ int sv_start(void)
 	static bool handlers;
 	int ret = 0;
 
-	if (sv_load_acq(&sv_proc.pid) == (uint32_t)getpid())
+	if (sv_started())
 		return 0;
+	/* A child that was made without fork handlers, by _Fork() or clone(), catches up. */
+	if (sv_proc.ready && !sv_load(sv_proc.pid))
+		fork_child();
 	pthread_mutex_lock(&sv_proc.lock);
-	if (sv_proc.ready && sv_load(&sv_proc.pid) == (uint32_t)getpid())
+	if (sv_started())
+		goto out;
+	ret = pid_page();
+	if (ret)
 		goto out;
 	if (!handlers)
-		handlers = !pthread_atfork(fork_prepare, fork_parent, fork_child);
+		handlers = !pthread_atfork(NULL, NULL, fork_child);
 	ret = proc_alloc();
 	if (ret)
 		goto unwind;
@@ -244,7 +268,7 @@ int sv_start(void)
 		goto unwind;
 	sv_proc.ready = true;
 	sv_fault_start();
-	sv_store_rel(&sv_proc.pid, (uint32_t)getpid());
+	sv_store_rel(sv_proc.pid, (uint32_t)getpid());
 	goto out;
 unwind:
 	sv_fd_close(sv_proc.kick_fd);

@@ -153,16 +153,6 @@ struct sv_qp *sv_qp_get(uint32_t idx)
 	return qp;
 }
 
-struct sv_qp *sv_qp_get_num(uint32_t qpn)
-{
-	uint32_t n = sv_proc.seg ? sv_load(&sv_proc.seg->nblocks) : 0;
-
-	for (uint32_t i = 0; i < n; i++)
-		if (sv_proc.seg->blocks[i] == qpn >> SV_BLOCK_SHIFT)
-			return sv_qp_get(i * SV_BLOCK_QPS + qpn % SV_BLOCK_QPS);
-	return NULL;
-}
-
 void sv_qp_put(struct sv_qp *qp)
 {
 	pthread_mutex_t *m = &qp->ex.qp_base.mutex;

@@ -300,8 +300,9 @@ struct sv_proc {
 	struct sv_seg *seg;
 	char *data;
 	int seg_fd, data_fd, kick_fd, ep_fd;
-	_Atomic uint32_t pid; /* 0: nothing started in this process */
-	struct sv_qp **qps;   /* [SV_MAX_QP] */
+	/* The process that started all this. In a page that every kind of fork wipes, handlers or not. */
+	_Atomic uint32_t *pid;
+	struct sv_qp **qps; /* [SV_MAX_QP] */
 	struct sv_cq **cqs;
 	struct sv_chan **chans;
 	uint32_t qp_hint, cq_hint, chan_hint, mr_hint, srq_hint;
@@ -316,10 +317,11 @@ extern struct sv_proc sv_proc;
 
 /* Starts the segment and the thread; errno value. Idempotent. */
 int sv_start(void);
+bool sv_started(void); /* by this very process */
 /* True if the calling process made the object: a forked child must not touch what its parent shares. */
 static inline bool sv_ours(const struct ibv_context *c)
 {
-	return sv_likely(sv_load(&sv_proc.pid) == (uint32_t)sv_container(c, struct sv_ctx, v.context)->pid);
+	return sv_likely(sv_load(sv_proc.pid) == (uint32_t)sv_container(c, struct sv_ctx, v.context)->pid);
 }
 uint64_t sv_now(void); /* ns, monotonic */
 
@@ -331,6 +333,7 @@ void sv_fd_close(int fd);
 /* Another word (four at most) that holds fd + bias and follows when late hooks move it. */
 void sv_fd_slot(int fd, _Atomic int *slot, int bias);
 void sv_fd_source(int fd, struct sv_source *src);
+void sv_fd_user(int fd); /* the program knows the number: a forked child keeps it */
 void sv_fd_fork_child(void);
 extern pthread_mutex_t sv_fd_batch; /* outermost: held by the thread while it handles what has arrived */
 
@@ -398,7 +401,6 @@ struct sv_peer {
 	_Atomic int dead;
 	struct sv_sock *out; /* what we send on */
 	struct sv_sock *socks;
-	int nsocks;
 	_Atomic(struct sv_seg *) seg; /* NULL until its HELLO */
 	char *data;
 	_Atomic int kick_fd;
@@ -436,7 +438,7 @@ bool sv_quiesce_qp(struct sv_qp *qp);                /* false: the peer is stopp
 void sv_quiesce_pd(struct sv_pd *pd, uint32_t lkey); /* lkey: receives that name it are spoiled; 0: none do */
 void sv_mr_reset(void);                              /* fork's child */
 void sv_ring_reset(void);
-int sv_mr_invalidate(uint32_t rkey, uint32_t pd);
+void sv_srq_reset(void);
 
 /* ------------------------------------------------------------------ verbs.c, cq.c, qp.c */
 
@@ -445,6 +447,7 @@ void sv_async_raise(struct sv_ctx *ctx, enum ibv_event_type type, void *element)
 /* Forgets events of this element that nobody has got, then waits for those got to be acknowledged. */
 void sv_async_forget(struct sv_ctx *ctx, void *element);
 void sv_ctx_ops(struct verbs_context *v);
+void sv_ctx_reset(void);
 void sv_ctx_each_fatal(void); /* DEVICE_FATAL on every context */
 size_t sv_gid_table(struct ibv_gid_entry *out, size_t max);
 
@@ -466,11 +469,9 @@ void sv_cq_leave(struct sv_cq *cq, struct sv_qp *qp, uint32_t slot); /* outer he
 void sv_cq_purge(struct sv_cq *cq, struct sv_qp *qp);
 void sv_cq_stall(struct sv_qp *qp); /* qp->lock held: in or out of scq->stalled, as qp->pend says */
 void sv_chan_raise_pending(void);
-void sv_cq_overrun(struct sv_cq *cq);
 
 struct ibv_qp *sv_qp_create(struct ibv_context *c, struct ibv_qp_init_attr_ex *attr);
 struct sv_qp *sv_qp_get(uint32_t idx); /* a reference, or NULL */
-struct sv_qp *sv_qp_get_num(uint32_t qpn);
 void sv_qp_put(struct sv_qp *qp);
 void sv_qp_set_err(struct sv_qp *qp); /* lock held */
 void sv_qp_peer_lost(struct sv_peer *p);

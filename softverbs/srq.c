@@ -11,6 +11,11 @@ static struct sv_srq *srq_of(struct ibv_srq *s)
 
 static uint8_t srq_used[SV_MAX_SRQ];
 
+void sv_srq_reset(void)
+{
+	memset(srq_used, 0, sizeof(srq_used));
+}
+
 static bool srq_number(struct sv_srq *s)
 {
 	bool found = false;

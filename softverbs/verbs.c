@@ -141,22 +141,29 @@ SV_EXPORT int ibv_close_device(struct ibv_context *context)
 	return 0;
 }
 
+static struct sv_ctx *shared;
+static pthread_mutex_t shared_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void sv_ctx_reset(void)
+{
+	pthread_mutex_init(&shared_lock, NULL);
+	shared = NULL;
+}
+
 /* rdma_cm's own: one a process, never closed. */
 struct ibv_context *sv_ctx_open(void)
 {
-	static struct sv_ctx *shared;
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	struct sv_ctx *c = NULL;
 	int ret = 0;
 
-	pthread_mutex_lock(&lock);
-	if (!shared || shared->pid != getpid()) {
+	pthread_mutex_lock(&shared_lock);
+	if (!shared) {
 		ret = sv_fault_no_device() ? ENODEV : ctx_alloc(&c);
 		if (!ret)
 			shared = c;
 	}
 	c = shared;
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&shared_lock);
 	if (ret) {
 		errno = ret;
 		return NULL;
