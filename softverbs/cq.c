@@ -528,6 +528,11 @@ static int cq_pop(struct sv_cq *cq, int n, struct ibv_wc *wc)
 			sv_store(&e->qp->sq_freed, e->sq_seq + 1);
 		sv_store_rel(&cq->head, sv_load(&cq->head) + 1);
 	}
+	/* An empty ring starts over: a CQ that is polled in time touches little memory. */
+	if (sv_load(&cq->head) == sv_load(&cq->tail)) {
+		sv_store(&cq->head, 0);
+		sv_store(&cq->tail, 0);
+	}
 	sv_unlock(&cq->inner);
 	return got;
 }

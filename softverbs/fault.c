@@ -12,6 +12,8 @@ static struct {
 	unsigned unreachable_ms;
 } f;
 
+bool sv_faults;
+
 static _Atomic long seen[4];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -51,6 +53,7 @@ static void parse(void)
 	for (char *w = copy ? strtok_r(copy, ",", &save) : NULL; w; w = strtok_r(NULL, ",", &save))
 		parse_word(w);
 	free(copy);
+	sv_faults = env != NULL;
 }
 
 bool sv_fault_no_device(void)
@@ -94,9 +97,8 @@ static bool counted(enum sv_fault what, long n)
 	return n && atomic_fetch_add(&seen[what], 1) + 1 >= n;
 }
 
-bool sv_fault_hit(enum sv_fault what)
+bool sv_fault_count(enum sv_fault what)
 {
-	pthread_once(&once, parse);
 	switch (what) {
 	case SV_FAULT_CREATE_QP:
 		return counted(what, f.create_qp);

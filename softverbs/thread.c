@@ -287,16 +287,23 @@ static void kick_ready(struct sv_source *s, uint32_t events)
 
 /* ------------------------------------------------------------------ the loop */
 
-static int loop_timeout(uint64_t due)
+/* To the microsecond where the kernel can: RNR timers are short. */
+static int loop_wait(struct epoll_event *ev, int n, uint64_t due)
 {
-	uint64_t now;
+	static _Atomic bool coarse;
+	int fd = __atomic_load_n(&sv_proc.ep_fd, __ATOMIC_RELAXED), ret;
+	uint64_t now = due == UINT64_MAX ? 0 : sv_now(), wait = due > now ? due - now : 0;
+	struct timespec ts = {(time_t)(wait / 1000000000), (long)(wait % 1000000000)};
 
 	if (due == UINT64_MAX)
-		return -1;
-	now = sv_now();
-	if (due <= now)
-		return 0;
-	return (int)sv_min((due - now + 999999) / 1000000, 60000ull);
+		return epoll_wait(fd, ev, n, -1);
+	if (!coarse) {
+		ret = epoll_pwait2(fd, ev, n, &ts, NULL);
+		if (ret >= 0 || errno != ENOSYS)
+			return ret;
+		coarse = true;
+	}
+	return epoll_wait(fd, ev, n, (int)sv_min((wait + 999999) / 1000000, 60000ull));
 }
 
 static void *loop(void *arg)
@@ -310,8 +317,7 @@ static void *loop(void *arg)
 
 		/* Nothing in the kernel's ready list or in a batch names these any more. */
 		graveyard_free(dead);
-		n = epoll_wait(__atomic_load_n(&sv_proc.ep_fd, __ATOMIC_RELAXED), ev, 64,
-			       loop_timeout(sv_min(due, timers_next())));
+		n = loop_wait(ev, 64, sv_min(due, timers_next()));
 
 		for (int i = 0; i < n; i++) {
 			struct sv_source *s = ev[i].data.ptr;
