@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-LIMIT = 170  # seconds for the search
+LIMIT = 300  # seconds for the search
 
 
 def run(cmd, cwd):
