@@ -406,7 +406,8 @@ static void gather(struct iov_cursor *c, uint8_t *to, size_t n)
 	while (n) {
 		size_t part = vkr_min(c->iov->iov_len - c->off, n);
 
-		memcpy(to, (const char *)c->iov->iov_base + c->off, part);
+		if (part)
+			memcpy(to, (const char *)c->iov->iov_base + c->off, part);
 		to += part;
 		n -= part;
 		c->off += part;

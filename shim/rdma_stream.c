@@ -550,7 +550,8 @@ static void scatter(struct iov_cursor *c, const uint8_t *from, size_t n)
 	while (n) {
 		size_t part = vkr_min(c->iov->iov_len - c->off, n);
 
-		memcpy((char *)c->iov->iov_base + c->off, from, part);
+		if (part) /* an empty entry's base may be NULL */
+			memcpy((char *)c->iov->iov_base + c->off, from, part);
 		from += part;
 		n -= part;
 		c->off += part;

@@ -244,7 +244,8 @@ static void copy_address(const struct sockaddr_storage *from, struct sockaddr *s
 {
 	socklen_t full = from->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
 
-	memcpy(sa, from, vkr_min(*len, full));
+	if (*len)
+		memcpy(sa, from, vkr_min(*len, full));
 	*len = full;
 }
 
