@@ -19,6 +19,8 @@ SERVERS = {'valkey_io1': ('valkey', []), 'valkey_io2': ('valkey', ['--io-threads
 class Benchmark(harness.Case):
     def bench(self, tool, server, variant):
         self.need(tool)
+        if harness.ASAN:
+            self.skipTest('valkey-benchmark does not run with the runtime of AddressSanitizer, with or without the library')
         kind, args = SERVERS[server]
         s = self.server(*args, kind=kind)
         timeout = 600 if harness.TIER == 'full' else 90

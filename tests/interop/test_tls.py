@@ -44,6 +44,8 @@ class Tls(harness.Case):
         self.round_trips('redis', 'redis-cli')
 
     def test_valkey_benchmark(self):
+        if harness.ASAN:
+            self.skipTest('valkey-benchmark does not run with the runtime of AddressSanitizer, with or without the library')
         tls_port, _ = self.tls_server('valkey', 'valkey-benchmark')
         out = self.run_client(['valkey-benchmark', '-h', harness.HOST, '-p', tls_port, '--tls', '--cacert', self.cert, '-t',
                                'set,get', '-n', '5000', '-c', '20', '-d', '3000', '--csv'], tls_port, timeout=90)
