@@ -7,7 +7,7 @@ import harness
 
 class Persistence(harness.Case):
     def under_load(self, kind):
-        s = self.server('--appendonly', 'yes', kind=kind)
+        s = self.server('--appendonly', 'yes', '--auto-aof-rewrite-percentage', '0', kind=kind)
         c = s.plain()
         c('DEBUG', 'POPULATE', 50000, 'fill', 500)
         seconds = harness.by_tier(5, 12, 60)
