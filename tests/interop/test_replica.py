@@ -66,13 +66,19 @@ class Replica(harness.Case):
         r = replica.plain()
         harness.wait('the first sync', lambda: r.info('replication').get('master_link_status') == 'up', 60)
 
+    def attempts(self, replica):
+        with open(replica.log, encoding='utf-8', errors='replace') as f:
+            return f.read().count('sync started')
+
     def restart(self, kind):
         primary, replica = self.pair(kind)
         self.synced(primary, replica)
         primary.plain()('SAVE')
+        r, attempts = replica.plain(), self.attempts(replica)
         primary.kill()
-        r = replica.plain()
         harness.wait('the replica to notice', lambda: r.info('replication')['master_link_status'] == 'down', 30)
+        # One attempt at least is refused. That must not cost the link its RDMA when the primary is back.
+        harness.wait('a refused attempt', lambda: self.attempts(replica) > attempts, 30)
         primary.start()
         primary.plain()('SET', 'after', 'restart')
         self.synced(primary, replica)
