@@ -48,6 +48,7 @@ class Injected(Case):
     def test_client_resources(self):
         """What a client cannot create becomes TCP with the reason."""
         s = self.server()
+        self.run_client(['redis-cli', '-h', harness.HOST, '-p', s.port, 'PING'], s.port)  # what is made once is made now
         base = s.gauges()
         for fault in ('fail_create_qp', 'fail_create_qp=2', 'fail_reg_mr', 'fail_reg_mr=2', 'fail_reg_mr=3', 'fail_reg_mr=4',
                       'fail_reg_mr=5'):
