@@ -22,7 +22,7 @@
 static int ep = -1;
 static int spin;
 
-static void wait_readable(int fd)
+static void wait_readable(void)
 {
 	struct epoll_event ev;
 	int n;
@@ -41,7 +41,7 @@ static void read_all(int fd, char *buf, size_t len)
 
 	while (have < len) {
 		if (ep >= 0)
-			wait_readable(fd);
+			wait_readable();
 		n = read(fd, buf + have, len - have);
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			continue;
@@ -114,7 +114,7 @@ static int serve(const char *host, const char *port)
 	use(fd, strchr(head, ' ') + 1);
 	for (;;) {
 		if (ep >= 0)
-			wait_readable(fd);
+			wait_readable();
 		n = read(fd, buf, 1);
 		if (n < 0 && errno == EAGAIN)
 			continue;
