@@ -472,8 +472,10 @@ static uint32_t direct_sges(struct vkr_stream *s, struct iov_cursor *c, uint32_t
 static size_t tx_direct(struct vkr_stream *s, struct iov_cursor *c, size_t left)
 {
 	struct ibv_sge sge[VKR_MAX_SGE];
-	struct chain chain = {.n = 0, .n_sge = 0};
+	struct chain chain; /* not cleared: it is large, and what is used gets set */
 	size_t done = 0;
+
+	chain.n = chain.n_sge = 0;
 
 	while (done < left) {
 		uint32_t max = vkr_min(s->inline_max, VKR_WRITE_MAX), room = tx_room(s), n;
