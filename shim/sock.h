@@ -26,6 +26,7 @@ struct vkr_sock {
 	_Atomic uint8_t state;
 	_Atomic bool nonblock; /* as the application set it */
 	bool shared;           /* another process has the unconnected socket too: TCP */
+	bool silent;           /* the attempt had no answer at all */
 	_Atomic bool on_trial; /* fell back; whether TCP answers decides if the address is remembered */
 	bool told;             /* a connect() has reported success */
 	_Atomic bool shut_wr;

@@ -17,9 +17,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define NS_PER_MS   1000000ll
-#define NS_PER_S    1000000000ll
-#define REMEMBER_NS (10 * NS_PER_S) /* a refusing or silent address is not tried again for so long */
+#define NS_PER_MS 1000000ll
+#define NS_PER_S  1000000000ll
+/* How long an address is not tried again: a silent one costs the whole time-out, a refusal one round trip. */
+#define REMEMBER_NS         (10 * NS_PER_S)
+#define REMEMBER_REFUSED_NS (500 * NS_PER_MS)
 
 /* ------------------------------------------------------------------ addresses that refused */
 
@@ -67,7 +69,7 @@ static bool address_refused(const struct sockaddr *sa, char *why, size_t size)
 	return found;
 }
 
-static void address_remember(const struct sockaddr *sa, const char *why)
+static void address_remember(const struct sockaddr *sa, const char *why, int64_t ns)
 {
 	struct sockaddr_in6 key;
 	unsigned i, oldest = 0;
@@ -83,8 +85,8 @@ static void address_remember(const struct sockaddr *sa, const char *why)
 			oldest = i;
 	}
 	refused[oldest].addr = key;
-	refused[oldest].until = vkr_now_ns() + REMEMBER_NS;
-	snprintf(refused[oldest].why, sizeof(refused[oldest].why), "%s (tried less than 10 s ago)", why);
+	refused[oldest].until = vkr_now_ns() + ns;
+	snprintf(refused[oldest].why, sizeof(refused[oldest].why), "%s (tried a moment ago)", why);
 	pthread_mutex_unlock(&refused_lock);
 }
 
@@ -148,6 +150,7 @@ static void fall_back(struct vkr_sock *s, bool connect_now)
 		vkr_store(&s->error, err ? err : ECONNREFUSED);
 	} else {
 		vkr_sock_final(s, VKR_ROLE_CONNECT, NULL, peer, reason);
+		s->silent = err == ETIMEDOUT;
 		vkr_store(&s->on_trial, true);
 		if (connect_now && fd >= 0 && vkr_real.connect(fd, peer, sizeof(s->peer)) < 0 && errno != EINPROGRESS)
 			vkr_store(&s->error, errno);
@@ -165,7 +168,8 @@ static void fall_back(struct vkr_sock *s, bool connect_now)
 void vkr_sock_tcp_stands(struct vkr_sock *s)
 {
 	if (atomic_exchange(&s->on_trial, false))
-		address_remember((const void *)&s->peer, s->tcp_stats->reason);
+		address_remember((const void *)&s->peer, s->tcp_stats->reason,
+				 s->silent ? REMEMBER_NS : REMEMBER_REFUSED_NS);
 }
 
 enum vkr_sock_state vkr_sock_settle(struct vkr_sock *s)
