@@ -334,6 +334,8 @@ static void *late_poster(void *arg)
 
 static void flush_race_role(struct tv_side *s)
 {
+	if (!tv_strict())
+		tv_skip("rxe flushes nothing that is posted in ERR");
 	for (int round = 0; round < 20; round++) {
 		struct tv_opt o = tv_defaults;
 		struct shared sh = {0};
