@@ -20,7 +20,7 @@ void sv_cm_reset(void)
 
 bool cm_ours(const struct rdma_cm_id *id)
 {
-	return sv_load(sv_proc.pid) == (uint32_t)cm_of(id)->pid;
+	return sv_load(sv_load_acq(&sv_proc.pid)) == (uint32_t)cm_of(id)->pid;
 }
 
 /* ------------------------------------------------------------------ channels */
@@ -70,7 +70,7 @@ SV_EXPORT void rdma_destroy_event_channel(struct rdma_event_channel *ch)
 {
 	struct cm_channel *c = chan_of(ch);
 
-	if (sv_load(sv_proc.pid) == (uint32_t)c->pid)
+	if (sv_load(sv_load_acq(&sv_proc.pid)) == (uint32_t)c->pid)
 		sv_evq_fini(&c->q);
 	free(c);
 }
@@ -344,7 +344,7 @@ SV_EXPORT int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_
 	struct cm_event *ev;
 	struct sv_event *e;
 
-	if (!event || sv_load(sv_proc.pid) != (uint32_t)c->pid)
+	if (!event || sv_load(sv_load_acq(&sv_proc.pid)) != (uint32_t)c->pid)
 		return cm_err(EINVAL);
 	e = sv_evq_get(&c->q);
 	if (!e)

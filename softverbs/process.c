@@ -199,8 +199,6 @@ static void proc_unwind(void)
 static void fork_child(void)
 {
 	pthread_mutex_init(&sv_proc.lock, NULL);
-	if (!sv_proc.ready)
-		return;
 	sv_fd_fork_child();
 	sv_cm_reset();
 	sv_mr_reset();
@@ -214,25 +212,25 @@ static void fork_child(void)
 	sv_proc.ctxs = NULL;
 	sv_proc.qp_hint = sv_proc.cq_hint = sv_proc.chan_hint = sv_proc.mr_hint = sv_proc.srq_hint = 0;
 	sv_proc.ready = false;
-	sv_store(sv_proc.pid, 0);
+	sv_store(sv_load_acq(&sv_proc.pid), 0);
 }
 
 bool sv_started(void)
 {
-	return sv_load_acq(sv_proc.pid) == (uint32_t)getpid();
+	return sv_load_acq(sv_load_acq(&sv_proc.pid)) == (uint32_t)getpid();
 }
 
 static int pid_page(void)
 {
 	void *p;
 
-	if (sv_proc.pid != &no_pid)
+	if (sv_load(&sv_proc.pid) != &no_pid)
 		return 0;
 	p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p == MAP_FAILED)
 		return errno;
 	madvise(p, 4096, MADV_WIPEONFORK);
-	sv_proc.pid = p;
+	sv_store_rel(&sv_proc.pid, p);
 	return 0;
 }
 
@@ -244,7 +242,7 @@ int sv_start(void)
 	if (sv_started())
 		return 0;
 	/* A child that was made without fork handlers, by _Fork() or clone(), catches up. */
-	if (sv_proc.ready && !sv_load(sv_proc.pid))
+	if (sv_proc.ready && !sv_load(sv_load_acq(&sv_proc.pid)))
 		fork_child();
 	pthread_mutex_lock(&sv_proc.lock);
 	if (sv_started())
@@ -266,9 +264,10 @@ int sv_start(void)
 	ret = sv_thread_start();
 	if (ret)
 		goto unwind;
-	sv_proc.ready = true;
 	sv_fault_start();
-	sv_store_rel(sv_proc.pid, (uint32_t)getpid());
+	/* In this order: who finds `ready` without a number is a child without handlers. */
+	sv_store_rel(sv_load_acq(&sv_proc.pid), (uint32_t)getpid());
+	sv_proc.ready = true;
 	goto out;
 unwind:
 	sv_fd_close(sv_proc.kick_fd);

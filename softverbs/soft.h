@@ -296,12 +296,12 @@ struct sv_answer {
 
 struct sv_proc {
 	pthread_mutex_t lock;
-	bool ready;
+	_Atomic bool ready;
 	struct sv_seg *seg;
 	char *data;
 	int seg_fd, data_fd, kick_fd, ep_fd;
 	/* The process that started all this. In a page that every kind of fork wipes, handlers or not. */
-	_Atomic uint32_t *pid;
+	_Atomic(_Atomic uint32_t *) pid;
 	struct sv_qp **qps; /* [SV_MAX_QP] */
 	struct sv_cq **cqs;
 	struct sv_chan **chans;
@@ -321,7 +321,8 @@ bool sv_started(void); /* by this very process */
 /* True if the calling process made the object: a forked child must not touch what its parent shares. */
 static inline bool sv_ours(const struct ibv_context *c)
 {
-	return sv_likely(sv_load(sv_proc.pid) == (uint32_t)sv_container(c, struct sv_ctx, v.context)->pid);
+	return sv_likely(sv_load(sv_load_acq(&sv_proc.pid)) ==
+			 (uint32_t)sv_container(c, struct sv_ctx, v.context)->pid);
 }
 uint64_t sv_now(void); /* ns, monotonic */
 

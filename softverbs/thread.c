@@ -51,10 +51,14 @@ static void graveyard_free(struct retired *r)
 	}
 }
 
+/* Orders what a source holds before its events; the kernel does too, but not in a language's memory model. */
+static _Atomic uint32_t source_gen;
+
 static int source_ctl(struct sv_source *s, int op)
 {
 	struct epoll_event ev = {.events = s->events, .data.ptr = s};
 
+	atomic_fetch_add(&source_gen, 1);
 	return epoll_ctl(sv_proc.ep_fd, op, s->fd, &ev) ? errno : 0;
 }
 
@@ -318,6 +322,7 @@ static void *loop(void *arg)
 		/* Nothing in the kernel's ready list or in a batch names these any more. */
 		graveyard_free(dead);
 		n = loop_wait(ev, 64, sv_min(due, timers_next()));
+		(void)atomic_load(&source_gen);
 
 		for (int i = 0; i < n; i++) {
 			struct sv_source *s = ev[i].data.ptr;
