@@ -26,7 +26,7 @@ tidy() {
 }
 trap tidy EXIT
 pass=0 failed=() skipped=()
-limit=40
+limit=25
 
 soft() {
 	LD_LIBRARY_PATH=$softlib exec timeout -k 2 "$limit" "$@"
@@ -95,47 +95,50 @@ alone() {
 	: >"$work/server"
 	(soft "$@") >"$work/client" 2>&1
 	rc=$?
-	[ $rc = 0 ] || { verdict "$name" 1 "exit code $rc"; return; }
+	[ "$rc" = 0 ] || { verdict "$name" 1 "exit code $rc"; return; }
 	grep -Eq "$pattern" "$work/client"
 	verdict "$name" $? "no match of $pattern"
 }
 
-# The server runs in the background; its exit code is in rc_server after finish_server.
+# The server runs in the background.
 start_server() {
 	(soft "$@") >"$work/server" 2>&1 &
 	server=$!
 	pids+=("$server")
 }
 
-finish_server() {
-	wait "$server"
-	rc_server=$?
-}
-
-# both NAME READY PATTERN SERVER... -- CLIENT...: @P is the port, both exit 0, the pattern is in the output of one. READY: where
-# the server listens, tcp or cm. A client that was refused is started again; but perftest's, refused, goes on with a freed id
-# and crashes or worse, so it is not started before the port is held.
-both() {
-	local name=$1 ready=$2 pattern=$3 rc try
+# pair READY SERVER... -- CLIENT...: one run, @P is the port; exit codes in rc and rc_server
+pair() {
+	local ready=$1
 	local -a srv=() cli=()
-	shift 3
-	wanted "$name" "$1" || return 0
+	shift
 	next_port
 	while [ "$1" != -- ]; do srv+=("${1//@P/$port}") && shift; done
 	shift
 	while [ $# -gt 0 ]; do cli+=("${1//@P/$port}") && shift; done
 	start_server "${srv[@]}"
 	while ! "${ready}_listens" && kill -0 "$server" 2>/dev/null; do sleep 0.02; done
-	for try in {1..40}; do
-		(soft "${cli[@]}") >"$work/client" 2>&1
-		rc=$?
-		if [ $rc = 0 ] || ! grep -Eq 'REJECTED|refused' "$work/client" || ! kill -0 "$server" 2>/dev/null; then break; fi
-		sleep "0.0$try"
+	(soft "${cli[@]}") >"$work/client" 2>&1
+	rc=$?
+	[ "$rc" = 0 ] || kill "$server" 2>/dev/null
+	wait "$server"
+	rc_server=$?
+}
+
+# both NAME READY PATTERN SERVER... -- CLIENT...: both exit 0, the pattern is in the output of one. READY: where the server
+# listens, tcp or cm. A client that was refused came too early (see cm_listens); perftest's then goes on with a freed id and
+# crashes or worse, so both are started anew.
+both() {
+	local name=$1 ready=$2 pattern=$3 rc rc_server try
+	shift 3
+	wanted "$name" "$1" || return 0
+	for try in {1..8}; do
+		pair "$ready" "$@" 2>/dev/null
+		if [ "$rc" = 0 ] || ! grep -Eq 'REJECTED|refused' "$work/client"; then break; fi
+		sleep "0.$try"
 	done
-	[ $rc = 0 ] || kill "$server" 2>/dev/null
-	finish_server
-	[ $rc = 0 ] || { verdict "$name" 1 "client's exit code $rc"; return; }
-	[ $rc_server = 0 ] || { verdict "$name" 1 "server's exit code $rc_server"; return; }
+	[ "$rc" = 0 ] || { verdict "$name" 1 "client's exit code $rc"; return; }
+	[ "$rc_server" = 0 ] || { verdict "$name" 1 "server's exit code $rc_server"; return; }
 	cat "$work/server" "$work/client" >"$work/both"
 	grep -Eq "$pattern" "$work/both"
 	verdict "$name" $? "no match of $pattern"
