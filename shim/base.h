@@ -27,8 +27,8 @@
 /* Runs at the end of the scope, and when a cancelled thread unwinds through it (-fexceptions). */
 #define VKR_CLEANUP(fn) __attribute__((cleanup(fn), unused))
 
-/* What is surely no address of the application's: the kernel answers EFAULT, we must not touch it. Pages that are merely not
- * mapped cannot be told without a system call; they fault as in memcpy(). */
+/* What is surely no address of the application's: the kernel answers EFAULT, we must not touch it. Pages that are
+ * merely not mapped cannot be told without a system call; they fault as in memcpy(). */
 static inline bool vkr_bad_pointer(const void *p, size_t n)
 {
 	uintptr_t a = (uintptr_t)p;

@@ -37,7 +37,8 @@ struct vkr_sock {
 	struct vkr_listener *listener;
 	struct vkr_listener_stats *listener_stats;
 	struct vkr_conn_stats *tcp_stats;
-	int listen_fd; /* guarded: the kernel's listener by a number that nobody else closes while a thread sleeps in accept */
+	int listen_fd; /* guarded: the kernel's listener by a number that nobody else closes while a thread sleeps in
+			  accept */
 	int pair_lib, pair_app;             /* guarded; pair_app only until the number has been replaced */
 	_Atomic int error;                  /* SO_ERROR of a connect that failed after it had returned EINPROGRESS */
 	_Atomic unsigned turn;              /* accept: who is asked first */

@@ -38,7 +38,7 @@ extern _Atomic bool vkr_active;
  */
 #define VKR_FD_CHUNK_BITS 13
 #define VKR_FD_CHUNK_SIZE (1u << VKR_FD_CHUNK_BITS)
-#define VKR_FD_CHUNKS	  (1u << (30 - VKR_FD_CHUNK_BITS))
+#define VKR_FD_CHUNKS     (1u << (30 - VKR_FD_CHUNK_BITS))
 
 struct vkr_file;
 typedef _Atomic(struct vkr_file *) vkr_entry;
