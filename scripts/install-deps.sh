@@ -3,9 +3,10 @@
 #
 # Installs what libvkrdma needs, from the Debian archive that this machine already uses (Debian 12 and 13).
 #
-#   scripts/install-deps.sh [--build] [--print] [--quiet]
+#   scripts/install-deps.sh [--build | --native] [--print] [--quiet]
 #
 #   --build   only what compiles the library, not what the tests and the quick start run
+#   --native  only what scripts/build-native.sh needs
 #   --print   say what would be installed and stop
 #   --quiet   say nothing when nothing is missing
 #
@@ -18,10 +19,11 @@ want=all print=no quiet=no
 for arg in "$@"; do
 	case $arg in
 	--build) want=build ;;
+	--native) want=native ;;
 	--print) print=yes ;;
 	--quiet) quiet=yes ;;
 	-h | --help)
-		sed -n '3,14s/^# \{0,1\}//p' "$0"
+		sed -n '3,15s/^# \{0,1\}//p' "$0"
 		exit 0
 		;;
 	*)
@@ -96,11 +98,15 @@ apt_update() {
 build_set=(gcc make cmake ninja-build libc6-dev libibverbs-dev librdmacm-dev uthash-dev)
 run_set=(libibverbs1 librdmacm1 ibverbs-providers redis-server redis-tools python3 python3-redis openssl iproute2 procps)
 test_set=(libcmocka-dev clang spin gdb perftest rdmacm-utils ibverbs-utils)
+native_set=(gcc g++ make libc6-dev dpkg-dev pkg-config libjemalloc-dev libibverbs-dev librdmacm-dev)
 
-packages=("${build_set[@]}")
-[ $want = build ] || packages+=("${run_set[@]}" "${test_set[@]}")
+case $want in
+build) packages=("${build_set[@]}") ;;
+native) packages=("${native_set[@]}") ;;
+all) packages=("${build_set[@]}" "${run_set[@]}" "${test_set[@]}" "${native_set[@]}") ;;
+esac
 missing=()
-for p in "${packages[@]}"; do
+for p in $(printf '%s\n' "${packages[@]}" | sort -u); do
 	installed "$p" || missing+=("$p")
 done
 # The runtime of clang's sanitizers and fuzzer is named after clang's version. Where the package lists have not been
