@@ -6,6 +6,7 @@
  */
 #include "guard.h"
 #include "libc_real.h"
+#include "nofile.h"
 #include "stats.h"
 
 #include <fcntl.h>
@@ -107,23 +108,32 @@ bool vkr_guard_has(int fd)
 }
 
 /*
- * A number in the upper half of what the limit allows, never so high that the kernel's own table becomes large. The
- * application counts upwards from 0, so these meet late.
+ * Above all that the application's own limit lets it have, wherever the hard limit leaves room there; in the upper half
+ * where it does not, so that the application keeps the lower. Never so high that the kernel's own table becomes large.
  */
 static int dup_high(int fd)
 {
 	struct rlimit lim;
-	rlim_t soft, hard;
+	rlim_t app, top;
 	int n;
 
 	if (vkr_real.getrlimit(RLIMIT_NOFILE, &lim) < 0)
 		return -errno;
-	hard = vkr_min(lim.rlim_max - 1, (rlim_t)HIGH_MAX);
-	soft = vkr_min(lim.rlim_cur, (rlim_t)HIGH_MAX);
-	n = vkr_real.fcntl(fd, F_DUPFD_CLOEXEC, (int)(hard / 2));
-	if (n < 0 && (errno == EINVAL || errno == EMFILE))
-		n = vkr_real.fcntl(fd, F_DUPFD_CLOEXEC, (int)(soft / 2));
+	app = vkr_min(vkr_limits_app(), lim.rlim_cur);
+	top = vkr_min(lim.rlim_cur, (rlim_t)HIGH_MAX);
+	n = vkr_real.fcntl(fd, F_DUPFD_CLOEXEC, (int)(app < top ? app : top / 2));
 	return n < 0 ? -errno : n;
+}
+
+int vkr_guard_spare(int fd)
+{
+	int n = fd < 0 ? fd : dup_high(fd);
+
+	if (fd >= 0)
+		vkr_real.close(fd);
+	if (n >= 0)
+		vkr_guard_mark(n);
+	return n;
 }
 
 int vkr_guard_fd(int fd)

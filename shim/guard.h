@@ -14,6 +14,10 @@
  */
 int vkr_guard_fd(int fd);
 
+/* The same for a descriptor that can be done without: with no high number left it is closed, and -errno returned. Those
+ * numbers are fewer than the application's own, so that it never runs out on the library's account. */
+int vkr_guard_spare(int fd);
+
 /* Guards a number that cannot be moved (rdma-core's own). */
 void vkr_guard_mark(int fd);
 void vkr_guard_unmark(int fd);

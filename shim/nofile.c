@@ -47,6 +47,16 @@ bool vkr_limits_seen(rlim_t *soft)
 	return true;
 }
 
+rlim_t vkr_limits_app(void)
+{
+	return vkr_load_acq(&limits.raised) ? vkr_load(&limits.app) : RLIM_INFINITY;
+}
+
+bool vkr_limits_allow(int fd)
+{
+	return (rlim_t)fd < vkr_limits_app();
+}
+
 /* Lock held. The hard limit is the application's to lower; the soft one stays as high as it lets us. */
 static int set_seen(const struct rlimit *set)
 {

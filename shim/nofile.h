@@ -19,6 +19,11 @@ void vkr_limits_raise(void);
 /* The soft limit that the application believes in, clipped to the hard one; false while nothing was raised. */
 bool vkr_limits_seen(rlim_t *soft);
 
+/* Its value without a system call; RLIM_INFINITY while nothing was raised. */
+rlim_t vkr_limits_app(void);
+/* May the application have this number under the limit that it believes in? */
+bool vkr_limits_allow(int fd);
+
 /* prlimit(RLIMIT_NOFILE) of this process in the application's terms; either may be NULL. 0, -errno, or VKR_PASS while
  * nothing was raised. */
 int vkr_limits_exchange(const struct rlimit *set, struct rlimit *old);

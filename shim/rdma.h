@@ -122,11 +122,27 @@ int vkr_connect_start(const struct sockaddr *local, const struct sockaddr *peer,
 /* An RDMA listener on the address that getsockname() gave (port set; the any address allowed). Streams are handed out
  * established, up to backlog wait. Its pollable has IN while one waits. */
 struct vkr_listener;
+
+/*
+ * What the layer above needs for a connection, got before its request is answered: a client that would have to be
+ * turned away at accept() can then still choose TCP. The ticket travels with the stream.
+ */
+struct vkr_admission {
+	void *(*admit)(void *arg);     /* progress thread, a request at a time; NULL refuses it */
+	void (*dismiss)(void *ticket); /* there will be no accept after all; any thread, no lock held */
+	void *arg;
+};
+
+/* `admission` is copied; NULL: every request is let in. */
 int vkr_listener_create(const struct sockaddr *local, bool v6only, int backlog, const char *rule,
-			struct vkr_listener_stats *stats, struct vkr_listener **l, const char **reason);
+			struct vkr_listener_stats *stats, const struct vkr_admission *admission,
+			struct vkr_listener **l, const char **reason);
 struct vkr_pollable *vkr_listener_pollable(struct vkr_listener *l);
 void vkr_listener_backlog(struct vkr_listener *l, int backlog); /* a second listen() */
-struct vkr_stream *vkr_listener_accept(struct vkr_listener *l); /* NULL: none waits */
-void vkr_listener_close(struct vkr_listener *l);                /* waiting streams are closed */
+/* NULL: none waits. The ticket (NULL without an admission) is the caller's. */
+struct vkr_stream *vkr_listener_accept(struct vkr_listener *l, void **ticket);
+/* Not taken after all: first in the queue again, with its ticket. */
+void vkr_listener_return(struct vkr_listener *l, struct vkr_stream *s, void *ticket);
+void vkr_listener_close(struct vkr_listener *l); /* waiting streams are closed */
 
 #endif

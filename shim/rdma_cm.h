@@ -15,6 +15,7 @@ struct vkr_listener {
 	sa_family_t family;
 	char rule[72];
 	struct vkr_listener_stats *stats; /* may be NULL */
+	struct vkr_admission admission;
 	/* progress thread: requests beyond the backlog, unanswered until there is room */
 	struct vkr_held *held;
 	_Atomic int n_held; /* read by accept under p.lock */

@@ -38,10 +38,18 @@ static void refuse(struct rdma_cm_id *id)
 
 static int accept_request(struct vkr_stream *s, const char **what)
 {
+	const struct vkr_admission *admission = &s->listener->admission;
 	struct rdma_conn_param param;
 	uint8_t hello[VKR_HELLO_SIZE];
 	int ret;
 
+	if (admission->admit) {
+		s->ticket = admission->admit(admission->arg);
+		s->dismiss = admission->dismiss;
+		*what = "no descriptor or memory is left for it";
+		if (!s->ticket)
+			return errno ? -errno : -ENOMEM;
+	}
 	ret = vkr_stream_verbs_create(s, what);
 	if (ret)
 		return ret;
@@ -285,7 +293,8 @@ static int listener_open(struct vkr_listener *l, const struct sockaddr *local, b
 }
 
 int vkr_listener_create(const struct sockaddr *local, bool v6only, int backlog, const char *rule,
-			struct vkr_listener_stats *stats, struct vkr_listener **out, const char **reason)
+			struct vkr_listener_stats *stats, const struct vkr_admission *admission,
+			struct vkr_listener **out, const char **reason)
 {
 	struct sockaddr_storage sa;
 	struct vkr_listener *l;
@@ -308,6 +317,8 @@ int vkr_listener_create(const struct sockaddr *local, bool v6only, int backlog, 
 	l->family = local->sa_family;
 	l->backlog = backlog;
 	l->stats = stats;
+	if (admission)
+		l->admission = *admission;
 	snprintf(l->rule, sizeof(l->rule), "%s", rule ? rule : "");
 	vkr_cm_take_addr(&sa, local, false);
 	vkr_cm_unmap_v4(&sa);
@@ -342,7 +353,7 @@ void vkr_listener_backlog(struct vkr_listener *l, int backlog)
 	pthread_mutex_unlock(&l->p.lock);
 }
 
-struct vkr_stream *vkr_listener_accept(struct vkr_listener *l)
+struct vkr_stream *vkr_listener_accept(struct vkr_listener *l, void **ticket)
 {
 	struct vkr_stream *s;
 
@@ -351,6 +362,8 @@ struct vkr_stream *vkr_listener_accept(struct vkr_listener *l)
 	if (s) {
 		DL_DELETE2(l->waiting, s, wait_prev, wait_next);
 		l->n_waiting--;
+		*ticket = s->ticket;
+		s->ticket = NULL;
 		if (!l->waiting)
 			vkr_pollable_set(&l->p, 0, 0);
 		/* A request that is held just now looks for room itself, under this lock. */
@@ -361,9 +374,20 @@ struct vkr_stream *vkr_listener_accept(struct vkr_listener *l)
 	return s;
 }
 
+void vkr_listener_return(struct vkr_listener *l, struct vkr_stream *s, void *ticket)
+{
+	pthread_mutex_lock(&l->p.lock);
+	s->ticket = ticket;
+	DL_PREPEND2(l->waiting, s, wait_prev, wait_next);
+	l->n_waiting++;
+	vkr_pollable_set(&l->p, EPOLLIN, EPOLLIN);
+	pthread_mutex_unlock(&l->p.lock);
+}
+
 void vkr_listener_close(struct vkr_listener *l)
 {
 	struct vkr_stream *s;
+	void *ticket;
 
 	/* A forked child's copy: the parent's port goes on. */
 	if (l->epoch != vkr_epoch)
@@ -376,8 +400,11 @@ void vkr_listener_close(struct vkr_listener *l)
 	while (!l->closed)
 		pthread_cond_wait(&l->closed_cond, &l->p.lock);
 	pthread_mutex_unlock(&l->p.lock);
-	while ((s = vkr_listener_accept(l)))
+	while ((s = vkr_listener_accept(l, &ticket))) {
+		if (ticket)
+			l->admission.dismiss(ticket);
 		vkr_stream_close(s, 0);
+	}
 	pthread_cond_destroy(&l->closed_cond);
 	pthread_mutex_destroy(&l->p.lock);
 	free(l);

@@ -79,6 +79,8 @@ void vkr_stream_free(struct vkr_stream *s)
 	/* Not before: whoever walks the registry (an exit's flush) may have queued it. */
 	vkr_task_cancel(&s->task);
 	vkr_timer_cancel(&s->timer);
+	if (s->ticket)
+		s->dismiss(s->ticket);
 	if (s->stats) {
 		vkr_ring_destroy(s, &s->rx[0]);
 		vkr_ring_destroy(s, &s->rx[1]);

@@ -162,6 +162,8 @@ struct vkr_stream {
 	/* accepting */
 	struct vkr_listener *listener;
 	struct vkr_stream *wait_prev, *wait_next;
+	void *ticket; /* until accept takes it */
+	void (*dismiss)(void *ticket);
 };
 
 /* ---- rdma_stream.c */

@@ -77,15 +77,27 @@ void vkr_options_forked(void);
 
 /* socket.c */
 
-/* The two ends of the socketpair that stands for the connection; flags: SOCK_CLOEXEC, SOCK_NONBLOCK of the
- * application's end. */
-int vkr_pair_make(struct vkr_sock *s, int flags);
+/* The two ends of the socketpair that stands for the connection. 0 or -errno. */
+int vkr_pair_make(struct vkr_sock *s);
 void vkr_pair_free(struct vkr_sock *s);
 /* A flagged connection that stays kernel TCP: seen in vkrdma-stat with its reason, and otherwise left alone. */
 void vkr_sock_final(struct vkr_sock *s, enum vkr_role role, const struct sockaddr *local, const struct sockaddr *peer,
 		    const char *why);
+/* LISTEN without an RDMA listener: another try at the port now and then. */
+void vkr_sock_listen_retry(struct vkr_sock *s, int fd);
+/* An address for the application, as the kernel copies it: cut to *len, which then is its true length. */
+void vkr_copy_address(const struct sockaddr_storage *from, struct sockaddr *sa, socklen_t *len);
+/* The kernel's checks of the arguments for it: 0 or -errno. */
+int vkr_check_address(const struct sockaddr *sa, const socklen_t *len);
 /* No rule wants it: the number is the kernel's alone from now on, and costs nothing more. */
 void vkr_sock_untrack(int fd, struct vkr_sock *s);
+/*
+ * sock_accept.c, the listener's vkr_admission: a client is let in only with the socket that accept() will hand out, so
+ * that it is refused, and can take TCP, while there is still somebody to tell. The number that the application gets is
+ * not chosen before accept().
+ */
+void *vkr_sock_admit(void *listener);
+void vkr_sock_dismiss(void *ticket);
 /* sock_connect.c: the TCP connection that an attempt fell back to stands. */
 void vkr_sock_tcp_stands(struct vkr_sock *s);
 

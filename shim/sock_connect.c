@@ -236,11 +236,9 @@ static int connect_begin(struct vkr_sock *s, int fd, const struct sockaddr *sa, 
 	if (r)
 		return no_attempt(s, sa, why, r);
 	vkr_limits_raise();
-	r = vkr_pair_make(s, SOCK_CLOEXEC);
+	r = vkr_pair_make(s);
 	if (r)
 		return no_attempt(s, sa, "no descriptor is left for a carried connection", r);
-	s->pair_app = vkr_guard_fd(s->pair_app);
-	vkr_guard_slot(s->pair_app, &s->pair_app);
 	memcpy(&s->peer, sa, vkr_min((size_t)len, sizeof(s->peer)));
 	r = vkr_connect_start(bound_address(fd, &local), sa, timeout_ms, s->rule, &s->stream, &why);
 	if (r) {

@@ -62,15 +62,20 @@ struct vkr_pollable *vkr_file_pollable(struct vkr_file *f)
 	}
 }
 
-/* The application's end takes the descriptor flags that it asked for; ours goes out of its way. */
-int vkr_pair_make(struct vkr_sock *s, int type_flags)
+/* No byte goes through it; see sock.h. Both ends are out of the way until the application's takes its number. */
+int vkr_pair_make(struct vkr_sock *s)
 {
 	int sv[2];
 
-	if (vkr_real.socketpair(AF_UNIX, SOCK_STREAM | type_flags, 0, sv) < 0)
+	if (vkr_real.socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sv) < 0)
 		return -errno;
-	s->pair_app = sv[0];
-	s->pair_lib = vkr_guard_fd(sv[1]);
+	s->pair_app = vkr_guard_spare(sv[0]);
+	s->pair_lib = vkr_guard_spare(sv[1]);
+	if (s->pair_app < 0 || s->pair_lib < 0) {
+		vkr_pair_free(s);
+		return -EMFILE;
+	}
+	vkr_guard_slot(s->pair_app, &s->pair_app);
 	vkr_guard_slot(s->pair_lib, &s->pair_lib);
 	return 0;
 }
@@ -163,7 +168,8 @@ static void listen_rdma(struct vkr_sock *s, int fd)
 	r = engine = vkr_engine_start(&reason);
 	if (!r)
 		r = vkr_listener_create((struct sockaddr *)&sa, v6only, s->backlog, s->rule, s->listener_stats,
-					&s->listener, &reason);
+					&(struct vkr_admission){vkr_sock_admit, vkr_sock_dismiss, s}, &s->listener,
+					&reason);
 	if (!r) {
 		s->listener_stats->transport = VKR_TRANSPORT_RDMA;
 		s->listener_stats->reason[0] = 0;
@@ -225,7 +231,7 @@ int vkr_sock_listen(int fd, int backlog)
 }
 
 /* The RDMA port was taken, or the device away, at listen(): another try now and then. */
-static void listen_retry(struct vkr_sock *s, int fd)
+void vkr_sock_listen_retry(struct vkr_sock *s, int fd)
 {
 	if (s->listener || vkr_now_ns() < s->retry_at)
 		return;
@@ -236,194 +242,6 @@ static void listen_retry(struct vkr_sock *s, int fd)
 			vkr_items_watch(&s->file);
 	}
 	pthread_mutex_unlock(&vkr_ctl_lock);
-}
-
-/* ------------------------------------------------------------------ accept */
-
-static void copy_address(const struct sockaddr_storage *from, struct sockaddr *sa, socklen_t *len)
-{
-	socklen_t full = from->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
-
-	if (*len)
-		memcpy(sa, from, vkr_min(*len, full));
-	*len = full;
-}
-
-/* The kernel's checks of an address to be filled in. */
-static int check_address(const struct sockaddr *sa, const socklen_t *len)
-{
-	if (vkr_bad_pointer(len, sizeof(*len)))
-		return -EFAULT;
-	if ((int)*len < 0)
-		return -EINVAL;
-	return vkr_bad_pointer(sa, *len) ? -EFAULT : 0;
-}
-
-static int accept_rdma(struct vkr_sock *l, int listen_fd, struct vkr_stream *stream, struct sockaddr *sa,
-		       socklen_t *len, int flags)
-{
-	struct sockaddr_storage local, peer;
-	struct vkr_sock *s = vkr_sock_new(l->domain, l->type | flags, l->protocol);
-	struct vkr_file *stale;
-	char text[80];
-	int fd, r;
-
-	if (!s)
-		goto fail;
-	/* A bad address costs the connection, as in the kernel. */
-	r = sa ? check_address(sa, len) : 0;
-	if (r)
-		goto fail_sock;
-	r = vkr_pair_make(s, flags & (SOCK_NONBLOCK | SOCK_CLOEXEC));
-	if (r)
-		goto fail_sock;
-	vkr_stream_addrs(stream, &local, &peer);
-	if (sa)
-		copy_address(&peer, sa, len);
-	fd = s->pair_app;
-	s->pair_app = -1;
-	s->stream = stream;
-	s->told = true;
-	snprintf(s->rule, sizeof(s->rule), "%s", l->rule);
-	vkr_stream_stats(stream)->fd = fd;
-	vkr_count(&l->listener_stats->accepted_rdma, 1);
-	vkr_options_inherit(s, l, listen_fd);
-	vkr_info("connection from %s is RDMA (rule %s)", vkr_address_text((struct sockaddr *)&peer, text, sizeof(text)),
-		 s->rule);
-	vkr_store_rel(&s->state, VKR_SOCK_CARRIED);
-	pthread_mutex_lock(&vkr_ctl_lock);
-	stale = vkr_file_uninstall(fd);
-	r = vkr_file_install(fd, &s->file);
-	pthread_mutex_unlock(&vkr_ctl_lock);
-	if (stale)
-		vkr_file_put(stale);
-	vkr_sock_put(s);
-	return r < 0 ? r : fd;
-
-fail_sock:
-	vkr_sock_put(s);
-	vkr_stream_close(stream, DRAIN_MS);
-	return r;
-fail:
-	vkr_stream_close(stream, DRAIN_MS);
-	return -ENOMEM;
-}
-
-static int accept_tcp(struct vkr_sock *l, int listen_fd, struct sockaddr *sa, socklen_t *len, int flags)
-{
-	struct sockaddr_storage local, peer;
-	socklen_t llen = sizeof(local), plen = sizeof(peer);
-	struct vkr_sock *s;
-	struct vkr_file *stale;
-	int fd = vkr_real.accept4(listen_fd, (struct sockaddr *)&peer, &plen, flags), r;
-
-	if (fd < 0)
-		return -errno;
-	r = sa ? check_address(sa, len) : 0;
-	if (r) {
-		vkr_real.close(fd);
-		return r;
-	}
-	if (sa)
-		copy_address(&peer, sa, len);
-	s = vkr_sock_new(l->domain, l->type | flags, l->protocol);
-	if (!s)
-		return fd;
-	snprintf(s->rule, sizeof(s->rule), "%s", l->rule);
-	vkr_real.getsockname(fd, (struct sockaddr *)&local, &llen);
-	vkr_sock_final(s, VKR_ROLE_ACCEPT, (struct sockaddr *)&local, (struct sockaddr *)&peer,
-		       l->listener ? "the peer connected over TCP" : l->listener_stats->reason);
-	s->tcp_stats->fd = fd;
-	vkr_count(&l->listener_stats->accepted_tcp, 1);
-	pthread_mutex_lock(&vkr_ctl_lock);
-	stale = vkr_file_uninstall(fd);
-	vkr_file_install(fd, &s->file);
-	pthread_mutex_unlock(&vkr_ctl_lock);
-	if (stale)
-		vkr_file_put(stale);
-	vkr_sock_put(s);
-	return fd;
-}
-
-/* Both queues, in turn first, so that neither kind of client starves the other. */
-static int accept_once(struct vkr_sock *l, int fd, struct sockaddr *sa, socklen_t *len, int flags)
-{
-	unsigned turn = atomic_fetch_add_explicit(&l->turn, 1, memory_order_relaxed), i;
-	struct vkr_stream *stream;
-	int r = -EAGAIN;
-
-	for (i = 0; i < 2; i++, turn++) {
-		if (turn & 1) {
-			r = accept_tcp(l, fd, sa, len, flags);
-			if (r != -EAGAIN && r != -ECONNABORTED)
-				return r;
-		} else if (l->listener && (stream = vkr_listener_accept(l->listener))) {
-			return accept_rdma(l, fd, stream, sa, len, flags);
-		}
-	}
-	return r == -ECONNABORTED ? -EAGAIN : r;
-}
-
-int64_t vkr_kernel_timeout(int fd, int name)
-{
-	struct timeval tv = {0, 0};
-	socklen_t len = sizeof(tv);
-
-	vkr_real.getsockopt(fd, SOL_SOCKET, name, &tv, &len);
-	return tv.tv_sec * NS_PER_S + tv.tv_usec * 1000ll;
-}
-
-/* The listener of a parent: its kernel queue only. Our O_NONBLOCK is on it, the blocking is done here. */
-static int accept_inherited(struct vkr_sock *l, int fd, struct sockaddr *sa, socklen_t *len, int flags)
-{
-	int r;
-
-	for (;;) {
-		r = vkr_real.accept4(fd, sa, len, flags);
-		if (r >= 0 || errno != EAGAIN || vkr_load(&l->nonblock))
-			return r < 0 ? -errno : r;
-		r = vkr_wait(NULL, 0, 0, fd, POLLIN);
-		if (r < 0)
-			return r;
-	}
-}
-
-int vkr_sock_accept4(int fd, struct sockaddr *sa, socklen_t *len, int flags)
-{
-	VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *l = NULL;
-	int64_t timeout, deadline = 0;
-	int r;
-
-	if (flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC))
-		return VKR_PASS;
-	vkr_fork_check();
-	l = vkr_sock_get(fd);
-	if (!l)
-		return VKR_PASS;
-	if (vkr_load_acq(&l->state) == VKR_SOCK_CARRIED) {
-		r = -EINVAL;
-	} else if (vkr_load_acq(&l->state) != VKR_SOCK_LISTEN) {
-		r = VKR_PASS;
-	} else if (vkr_file_inherited(&l->file)) {
-		r = accept_inherited(l, fd, sa, len, flags);
-	} else {
-		listen_retry(l, fd);
-		if (l->listen_fd >= 0)
-			fd = l->listen_fd; /* the number may be closed, and be another's, while we sleep */
-		for (;;) {
-			r = accept_once(l, fd, sa, len, flags);
-			if (r != -EAGAIN || vkr_load(&l->nonblock))
-				break;
-			timeout = vkr_kernel_timeout(fd, SO_RCVTIMEO);
-			if (!deadline && timeout)
-				deadline = vkr_now_ns() + timeout;
-			r = vkr_wait(l->listener ? vkr_listener_pollable(l->listener) : NULL, EPOLLIN, deadline, fd,
-				     POLLIN);
-			if (r < 0)
-				break;
-		}
-	}
-	return r;
 }
 
 int vkr_sock_bind(int fd, const struct sockaddr *sa, socklen_t len)
@@ -440,6 +258,24 @@ int vkr_sock_bind(int fd, const struct sockaddr *sa, socklen_t len)
 
 /* ------------------------------------------------------------------ names, shutdown, ioctl, fcntl */
 
+void vkr_copy_address(const struct sockaddr_storage *from, struct sockaddr *sa, socklen_t *len)
+{
+	socklen_t full = from->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+
+	if (*len)
+		memcpy(sa, from, vkr_min(*len, full));
+	*len = full;
+}
+
+int vkr_check_address(const struct sockaddr *sa, const socklen_t *len)
+{
+	if (vkr_bad_pointer(len, sizeof(*len)))
+		return -EFAULT;
+	if ((int)*len < 0)
+		return -EINVAL;
+	return vkr_bad_pointer(sa, *len) ? -EFAULT : 0;
+}
+
 static int get_name(int fd, struct sockaddr *sa, socklen_t *len, bool peer)
 {
 	struct sockaddr_storage l, p;
@@ -451,7 +287,7 @@ static int get_name(int fd, struct sockaddr *sa, socklen_t *len, bool peer)
 	if (!s)
 		return VKR_PASS;
 	if (vkr_sock_settle(s) == VKR_SOCK_CARRIED) {
-		r = check_address(sa, len);
+		r = vkr_check_address(sa, len);
 		if (vkr_file_inherited(&s->file)) {
 			r = -ENOTCONN;
 		} else if (r) {
@@ -460,7 +296,7 @@ static int get_name(int fd, struct sockaddr *sa, socklen_t *len, bool peer)
 			r = -ENOTCONN;
 		} else {
 			vkr_stream_addrs(s->stream, &l, &p);
-			copy_address(peer ? &p : &l, sa, len);
+			vkr_copy_address(peer ? &p : &l, sa, len);
 			r = 0;
 		}
 	}

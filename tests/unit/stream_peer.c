@@ -510,10 +510,11 @@ static void server_main(struct peer *p)
 	struct vkr_listener *l;
 	struct vkr_stream *s;
 	const char *reason = "";
+	void *ticket;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	stream_engine();
-	if (vkr_listener_create((struct sockaddr *)&p->addr, false, 511, "test", NULL, &l, &reason)) {
+	if (vkr_listener_create((struct sockaddr *)&p->addr, false, 511, "test", NULL, NULL, &l, &reason)) {
 		fprintf(stderr, "listen: %s\n", reason);
 		abort();
 	}
@@ -522,7 +523,7 @@ static void server_main(struct peer *p)
 	for (;;) {
 		while (!pollable_wait(vkr_listener_pollable(l), EPOLLIN, WAIT_MS))
 			;
-		while ((s = vkr_listener_accept(l)))
+		while ((s = vkr_listener_accept(l, &ticket)))
 			thread_run(serve, s);
 	}
 }

@@ -3,6 +3,7 @@
 #include "unit.h"
 
 #include "guard.h"
+#include "nofile.h"
 #include "stats.h"
 
 #include <fcntl.h>
@@ -221,6 +222,32 @@ static void test_soft_limit_below_the_high_numbers(void **state)
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
+/* Last: what was raised stays raised. */
+static void test_above_what_the_application_may_have(void **state)
+{
+	struct rlimit lim;
+	int fd, n;
+
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &lim), 0);
+	lim.rlim_cur = 96;
+	lim.rlim_max = 128;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &lim), 0);
+	vkr_limits_raise();
+	assert_int_equal(vkr_limits_app(), 96);
+	assert_true(vkr_limits_allow(95));
+	assert_false(vkr_limits_allow(96));
+	for (n = 0; n < 32; n++)
+		assert_int_equal(vkr_guard_spare(fresh()), 96 + n);
+	/* The lower numbers are the application's: what can be done without is not had. */
+	fd = fresh();
+	assert_int_equal(vkr_guard_spare(fd), -EMFILE);
+	assert_false(is_open(fd));
+	fd = fresh();
+	assert_int_equal(vkr_guard_fd(fd), fd);
+	vkr_guard_close(fd);
+	vkr_guard_each(close_it, NULL);
+}
+
 static void test_no_descriptor_left(void **state)
 {
 	struct rlimit before, low;
@@ -335,6 +362,7 @@ int main(void)
 	    cmocka_unit_test(test_no_descriptor_left),
 	    cmocka_unit_test(test_evict_races_with_close),
 	    cmocka_unit_test(test_threads),
+	    cmocka_unit_test(test_above_what_the_application_may_have),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -355,11 +355,12 @@ static void requests_beyond_the_backlog_wait(void **state)
 	struct vkr_stream *s[8], *in[8];
 	struct vkr_listener *l;
 	const char *reason = "";
+	void *ticket;
 	int64_t end;
 	int i;
 
 	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
-	assert_int_equal(vkr_listener_create((struct sockaddr *)&to, false, 2, "t", NULL, &l, &reason), 0);
+	assert_int_equal(vkr_listener_create((struct sockaddr *)&to, false, 2, "t", NULL, NULL, &l, &reason), 0);
 	for (i = 0; i < 8; i++)
 		assert_int_equal(vkr_connect_start(NULL, (struct sockaddr *)&to, 20000, "t", &s[i], &reason), 0);
 	for (end = now_ms() + 5000; count_open(s, 8) < 3 && now_ms() < end;)
@@ -370,7 +371,7 @@ static void requests_beyond_the_backlog_wait(void **state)
 	assert_int_equal(count_open(s, 8), 3);
 	for (i = 0; i < 7; i++) {
 		assert_true(pollable_wait(vkr_listener_pollable(l), EPOLLIN, 5000));
-		in[i] = vkr_listener_accept(l);
+		in[i] = vkr_listener_accept(l, &ticket);
 		assert_non_null(in[i]);
 	}
 	/* The eighth waits in the listener and ends with it. */
@@ -397,8 +398,8 @@ static void a_closed_port_can_be_had_again(void **state)
 
 	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 2);
 	for (i = 0; i < 20; i++) {
-		assert_int_equal(vkr_listener_create((struct sockaddr *)&to, false, 2, "t", NULL, &l, &reason), 0);
-		assert_int_equal(vkr_listener_create((struct sockaddr *)&to, false, 2, "t", NULL, &second, &reason),
+		assert_int_equal(vkr_listener_create((struct sockaddr *)&to, false, 2, "t", NULL, NULL, &l, &reason), 0);
+		assert_int_equal(vkr_listener_create((struct sockaddr *)&to, false, 2, "t", NULL, NULL, &second, &reason),
 				 -EADDRINUSE);
 		assert_non_null(strstr(reason, "another program"));
 		vkr_listener_close(l);
