@@ -42,11 +42,6 @@ fail() {
 command -v apt-get >/dev/null || fail "apt-get not found: this script knows Debian only; see README.md for the list"
 
 as_root=()
-if [ "$(id -u)" != 0 ]; then
-	command -v sudo >/dev/null || fail "not root, and no sudo: ask an administrator to run scripts/install-deps.sh"
-	as_root=(sudo)
-fi
-
 codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
 export DEBIAN_FRONTEND=noninteractive
 work=$(mktemp -d)
@@ -143,6 +138,10 @@ say "To be installed:"
 [ $need_valkey = no ] || say "  Debian packages: valkey-server valkey-tools (from $codename, or $codename-backports)"
 [ $need_node = no ] || say "  npm package ioredis for one interoperability test, into $node_cache"
 [ $print = no ] || exit 0
+if [ "$(id -u)" != 0 ]; then
+	command -v sudo >/dev/null || fail "not root, and no sudo: ask an administrator to run scripts/install-deps.sh"
+	as_root=(sudo)
+fi
 
 # ---------------------------------------------------------------- valkey, perhaps from backports
 # The address of the archive is the one that serves this machine's own suite.
