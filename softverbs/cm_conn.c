@@ -499,7 +499,7 @@ static void got_req(struct sv_peer *p, const struct sv_msg *m)
 		answer(p, m, SV_M_REJ, CM_REJ_NO_SERVICE);
 		return;
 	}
-	if (stale(p, m->qpn)) {
+	if (stale(p, m->qpn) || sv_fault_stale()) {
 		answer(p, m, SV_M_REJ, CM_REJ_STALE);
 		return;
 	}
@@ -614,7 +614,7 @@ void sv_cm_message(struct sv_peer *p, const struct sv_msg *m)
 		got_rep(id, m);
 		break;
 	case SV_M_RTU:
-		if (id->state == CM_REP_SENT) {
+		if (id->state == CM_REP_SENT && !sv_fault_no_rtu()) {
 			sv_timer_cancel(&id->timer);
 			id->state = CM_ESTABLISHED;
 			cm_raise(id, RDMA_CM_EVENT_ESTABLISHED, 0, NULL, 0);

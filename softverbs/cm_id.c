@@ -301,6 +301,7 @@ void sv_cm_removal(void)
 	for (uint32_t i = 0; i < cm.cap; i++)
 		if (cm.ids[i] && !cm.ids[i]->gone && cm.ids[i]->id.verbs)
 			cm_raise(cm.ids[i], RDMA_CM_EVENT_DEVICE_REMOVAL, 0, NULL, 0);
+	cm.pd = NULL;
 	pthread_mutex_unlock(&cm.lock);
 }
 

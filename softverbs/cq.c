@@ -41,7 +41,7 @@ SV_EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c
 {
 	struct sv_chan *c;
 
-	if (!sv_ours(context)) {
+	if (!sv_usable(context)) {
 		errno = EINVAL;
 		return NULL;
 	}
@@ -272,6 +272,7 @@ static bool cq_number(struct sv_cq *cq)
 		if (!sv_proc.cqs[i]) {
 			sv_proc.cq_hint = i + 1;
 			sv_proc.cqs[i] = cq;
+			sv_proc.last_cq = i;
 			cq->idx = i;
 			found = true;
 		}
@@ -318,7 +319,7 @@ struct ibv_cq *sv_cq_create(struct ibv_context *c, int cqe, void *context, struc
 	struct sv_cq *cq;
 	int ret;
 
-	if (!sv_ours(c) || cqe < 1 || cqe > SV_MAX_CQE || vec < 0 || vec >= c->num_comp_vectors) {
+	if (!sv_usable(c) || cqe < 1 || cqe > SV_MAX_CQE || vec < 0 || vec >= c->num_comp_vectors) {
 		errno = EINVAL;
 		return NULL;
 	}
@@ -467,7 +468,7 @@ void sv_cq_purge(struct sv_cq *cq, struct sv_qp *qp)
 
 /* ------------------------------------------------------------------ completions */
 
-static void cq_overrun(struct sv_cq *cq)
+void sv_cq_overrun(struct sv_cq *cq)
 {
 	if (atomic_exchange(&cq->overrun, 1))
 		return;
@@ -509,7 +510,7 @@ void sv_cq_push(struct sv_cq *cq, const struct ibv_wc *wc, struct sv_qp *qp, uin
 	}
 	sv_unlock(&cq->inner);
 	if (full)
-		cq_overrun(cq);
+		sv_cq_overrun(cq);
 	sv_cq_fire(NULL, sv_proc.seg, cq->ent, solicited || wc->status != IBV_WC_SUCCESS);
 }
 

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Faults on request: VKRDMA_SOFT_FAULT, see README.md. Read once.
+ * Faults on request: VKRDMA_SOFT_FAULT, see README.md. Read once; single words later by the private entry.
  */
 #include "soft.h"
 
 #include <signal.h>
 
+#define TIMED_MAX 8
+
 static struct {
-	long create_qp, reg_mr, die_after, cq_error, delay_us, remove_ms;
-	bool no_device, unreachable, memlock;
+	long create_qp, reg_mr, die_after, cq_error, delay_us;
+	bool no_device, memlock;
+	_Atomic bool removed, unreachable, no_rtu;
+	_Atomic long stale;
 	unsigned unreachable_ms;
 } f;
 
@@ -17,7 +21,133 @@ bool sv_faults;
 static _Atomic long seen[4];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void parse_word(const char *w)
+/* ------------------------------------------------------------------ what happens at a moment: no lock held */
+
+static void qp_event(enum ibv_event_type type)
+{
+	struct sv_qp *qp = sv_qp_get(sv_proc.last_qp);
+
+	if (!qp)
+		return;
+	sv_lock(&qp->rcq->outer);
+	sv_lock(&qp->lock);
+	if (type != IBV_EVENT_COMM_EST)
+		sv_qp_set_err(qp);
+	sv_async_raise(qp->ctx, type, &qp->ex.qp_base);
+	sv_unlock(&qp->lock);
+	sv_unlock(&qp->rcq->outer);
+	sv_qp_put(qp);
+}
+
+static void cq_event(void)
+{
+	struct sv_cq *cq;
+
+	pthread_mutex_lock(&sv_proc.lock);
+	cq = sv_proc.cqs[sv_proc.last_cq];
+	pthread_mutex_unlock(&sv_proc.lock);
+	if (cq)
+		sv_cq_overrun(cq);
+}
+
+static void do_cut(void)
+{
+	sv_link_set(true);
+	sv_ctx_each(IBV_EVENT_PORT_ERR);
+}
+
+static void do_join(void)
+{
+	sv_link_set(false);
+	sv_ctx_each(IBV_EVENT_PORT_ACTIVE);
+}
+
+static void do_remove(void)
+{
+	sv_store(&f.removed, true);
+	sv_link_set(true);
+	sv_ctx_gone();
+	sv_ctx_each(IBV_EVENT_DEVICE_FATAL);
+	sv_cm_removal();
+}
+
+static void do_return(void)
+{
+	sv_store(&f.removed, false);
+	sv_link_set(false);
+}
+
+static void do_no_rtu(void)
+{
+	sv_store(&f.no_rtu, true);
+}
+
+static const struct action {
+	const char *word;
+	void (*run)(void);
+	void (*event)(enum ibv_event_type type);
+	enum ibv_event_type type;
+} actions[] = {
+    {"cut", do_cut, NULL, 0},
+    {"join", do_join, NULL, 0},
+    {"remove", do_remove, NULL, 0},
+    {"return", do_return, NULL, 0},
+    {"no_rtu", do_no_rtu, NULL, 0},
+    {"cq_err", cq_event, NULL, 0},
+    {"qp_fatal", NULL, qp_event, IBV_EVENT_QP_FATAL},
+    {"qp_req_err", NULL, qp_event, IBV_EVENT_QP_REQ_ERR},
+    {"qp_access_err", NULL, qp_event, IBV_EVENT_QP_ACCESS_ERR},
+    {"comm_est", NULL, qp_event, IBV_EVENT_COMM_EST},
+    {"port_err", NULL, sv_ctx_each, IBV_EVENT_PORT_ERR},
+    {"port_active", NULL, sv_ctx_each, IBV_EVENT_PORT_ACTIVE},
+    {"device_fatal", NULL, sv_ctx_each, IBV_EVENT_DEVICE_FATAL},
+    {"gid_change", NULL, sv_ctx_each, IBV_EVENT_GID_CHANGE},
+};
+
+static const struct action *action_find(const char *word, size_t n)
+{
+	for (size_t i = 0; i < sizeof(actions) / sizeof(actions[0]); i++)
+		if (strlen(actions[i].word) == n && !memcmp(actions[i].word, word, n))
+			return &actions[i];
+	return NULL;
+}
+
+static void action_run(const struct action *a)
+{
+	if (a->run)
+		a->run();
+	else
+		a->event(a->type);
+}
+
+static struct timed {
+	struct sv_timer timer;
+	const struct action *action;
+	long ms;
+} timed[TIMED_MAX];
+static int n_timed;
+
+static void timed_fired(struct sv_timer *t)
+{
+	action_run(sv_container(t, struct timed, timer)->action);
+}
+
+/* ------------------------------------------------------------------ words */
+
+/* WORD@MS */
+static bool parse_timed(const char *w)
+{
+	const char *at = strchr(w, '@');
+	const struct action *a = action_find(w, at ? (size_t)(at - w) : strlen(w));
+
+	if (!a || n_timed == TIMED_MAX)
+		return false;
+	timed[n_timed++] =
+	    (struct timed){.timer = {.fn = timed_fired}, .action = a, .ms = at ? strtol(at + 1, NULL, 10) : 0};
+	return true;
+}
+
+static bool parse_word(const char *w)
 {
 	const char *eq = strchr(w, '=');
 	size_t n = eq ? (size_t)(eq - w) : strlen(w);
@@ -33,16 +163,20 @@ static void parse_word(const char *w)
 		f.cq_error = value ? value : 1;
 	else if (!strncmp(w, "delay", n) && n == 5)
 		f.delay_us = value;
-	else if (!strncmp(w, "remove", n) && n == 6)
-		f.remove_ms = value > 0 ? value : 1;
+	else if (!strncmp(w, "stale", n) && n == 5)
+		sv_store(&f.stale, value ? value : 1);
 	else if (!strcmp(w, "memlock"))
 		f.memlock = true;
 	else if (!strncmp(w, "no_device", n) && n == 9)
 		f.no_device = true;
 	else if (!strncmp(w, "unreachable", n) && n == 11) {
-		f.unreachable = true;
 		f.unreachable_ms = value > 0 ? (unsigned)value : 1000;
+		sv_store_rel(&f.unreachable, true);
+	} else {
+		return false;
 	}
+	sv_faults = true;
+	return true;
 }
 
 static void parse(void)
@@ -51,15 +185,39 @@ static void parse(void)
 	char *copy = env ? strdup(env) : NULL, *save = NULL;
 
 	for (char *w = copy ? strtok_r(copy, ",", &save) : NULL; w; w = strtok_r(NULL, ",", &save))
-		parse_word(w);
+		if (!parse_word(w) && !parse_timed(w))
+			fprintf(stderr, "softverbs: VKRDMA_SOFT_FAULT: \"%s\" is unknown\n", w);
 	free(copy);
-	sv_faults = env != NULL;
 }
+
+int sv_fault_now(const char *word)
+{
+	const struct action *a = action_find(word, strlen(word));
+
+	pthread_once(&once, parse);
+	if (a)
+		action_run(a);
+	else if (!parse_word(word))
+		return -EINVAL;
+	return 0;
+}
+
+/* Called as the process starts to use the device, under sv_proc.lock. */
+void sv_fault_start(void)
+{
+	pthread_once(&once, parse);
+	for (int i = 0; i < n_timed; i++) {
+		timed[i].timer = (struct sv_timer){.fn = timed_fired}; /* a forked child starts anew */
+		sv_timer_set(&timed[i].timer, sv_now() + (uint64_t)timed[i].ms * 1000000);
+	}
+}
+
+/* ------------------------------------------------------------------ questions */
 
 bool sv_fault_no_device(void)
 {
 	pthread_once(&once, parse);
-	return f.no_device;
+	return f.no_device || sv_load(&f.removed);
 }
 
 bool sv_fault_memlock(void)
@@ -72,23 +230,17 @@ bool sv_fault_unreachable(unsigned *ms)
 {
 	pthread_once(&once, parse);
 	*ms = f.unreachable_ms;
-	return f.unreachable;
+	return sv_load_acq(&f.unreachable);
 }
 
-static void remove_fired(struct sv_timer *t)
+bool sv_fault_stale(void)
 {
-	sv_ctx_each_fatal();
-	sv_cm_removal();
+	return sv_load(&f.stale) > 0 && atomic_fetch_sub(&f.stale, 1) > 0;
 }
 
-/* Called as the process starts to use the device. */
-void sv_fault_start(void)
+bool sv_fault_no_rtu(void)
 {
-	static struct sv_timer timer = {.fn = remove_fired};
-
-	pthread_once(&once, parse);
-	if (f.remove_ms)
-		sv_timer_set(&timer, sv_now() + (uint64_t)f.remove_ms * 1000000);
+	return sv_load(&f.no_rtu);
 }
 
 /* The N-th call and all after it. */

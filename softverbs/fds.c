@@ -187,6 +187,7 @@ SV_EXPORT const struct vkr_soft_api *vkr_soft_api(void)
 	    .arena_free = sv_arena_free,
 	    .set_fd_hooks = set_fd_hooks,
 	    .max_inline = SV_MAX_INLINE,
+	    .fault = sv_fault_now,
 	};
 
 	return &api;

@@ -388,7 +388,7 @@ struct ibv_mr *sv_mr_reg(struct ibv_pd *pd, void *addr, size_t len, uint64_t iov
 	struct sv_mr *m;
 	int ret = 0;
 
-	if (!sv_ours(pd->context) || (access & ~known) || !len || (uint64_t)addr + len < (uint64_t)addr)
+	if (!sv_usable(pd->context) || (access & ~known) || !len || (uint64_t)addr + len < (uint64_t)addr)
 		ret = EINVAL;
 	else if ((access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) && !(access & IBV_ACCESS_LOCAL_WRITE))
 		ret = EINVAL;

@@ -205,6 +205,7 @@ static struct sv_peer *peer_new(pid_t pid)
 		return NULL;
 	p->pid = pid;
 	p->refs = 1;
+	atomic_init(&p->away, sv_load(&sv_proc.link_down) ? SV_AWAY_OURS : 0);
 	atomic_init(&p->kick_fd, -1);
 	pthread_mutex_init(&pp->chan_lock, NULL);
 	p->chan_fd = calloc(SV_MAX_CHAN, sizeof(*p->chan_fd));
@@ -278,6 +279,7 @@ static void peer_lost(struct sv_peer *p)
 	struct sv_sock *s;
 
 	sv_store_rel(&p->dead, 1);
+	atomic_fetch_or(&p->away, SV_AWAY_DEAD);
 	pthread_mutex_lock(&sv_proc.lock);
 	for (pp = &sv_proc.peers; *pp && *pp != p; pp = &(*pp)->next)
 		;
@@ -294,19 +296,46 @@ static void peer_lost(struct sv_peer *p)
 		p->socks = s->next;
 		sock_free(s);
 	}
-	sv_cm_peer_lost(p);
+	/* Nobody hears of a death behind a cut link. */
+	if (sv_load(&p->away) == SV_AWAY_DEAD)
+		sv_cm_peer_lost(p);
 	sv_qp_peer_lost(p);
 	sv_peer_put(p);
+}
+
+static void link_send(struct sv_peer *p)
+{
+	struct sv_msg m = {.type = SV_M_LINK, .a = sv_load(&sv_proc.link_down)};
+
+	sock_send(p->out, &m, NULL, 0);
+}
+
+void sv_link_set(bool down)
+{
+	pthread_mutex_lock(&sv_proc.lock);
+	sv_store(&sv_proc.link_down, down);
+	for (struct sv_peer *p = sv_proc.peers; p; p = p->next) {
+		if (down)
+			atomic_fetch_or(&p->away, SV_AWAY_OURS);
+		else
+			atomic_fetch_and(&p->away, ~SV_AWAY_OURS);
+		if (p->out)
+			link_send(p);
+	}
+	pthread_mutex_unlock(&sv_proc.lock);
 }
 
 static int hello_send(struct sv_peer *p)
 {
 	struct sv_msg m = {.type = SV_M_HELLO, .a = SV_SEG_VERSION};
-	int fds[3] = {sv_proc.seg_fd, sv_proc.data_fd, sv_proc.kick_fd};
+	int fds[3] = {sv_proc.seg_fd, sv_proc.data_fd, sv_proc.kick_fd}, ret;
 
 	priv_of(p)->hello_sent = true;
 	/* To ourselves: a peer all the same, but it has everything already. */
-	return sock_send(p->out, &m, fds, p->pid == sv_proc.seg->pid ? 0 : 3);
+	ret = sock_send(p->out, &m, fds, p->pid == sv_proc.seg->pid ? 0 : 3);
+	if (sv_load(&sv_proc.link_down))
+		link_send(p);
+	return ret;
 }
 
 /* proc lock held. Adopts fd, which leads to pid, for a peer that is new or known. */
@@ -428,6 +457,8 @@ int sv_peer_send(struct sv_peer *p, const struct sv_msg *m, const int *fds, int 
 {
 	int ret = ENOTCONN;
 
+	if (sv_load(&p->away) & ~SV_AWAY_DEAD)
+		return 0; /* on its way, for all we know */
 	pthread_mutex_lock(&sv_proc.lock);
 	if (p->out)
 		ret = sock_send(p->out, m, fds, nfds);
@@ -576,8 +607,14 @@ static void dispatch(struct sv_sock *s, const struct sv_msg *m, int *fds, int nf
 	case SV_M_CHAN:
 		got_chan(p, m, fds, nfds);
 		break;
+	case SV_M_LINK:
+		if (m->a)
+			atomic_fetch_or(&p->away, SV_AWAY_THEIR);
+		else
+			atomic_fetch_and(&p->away, ~SV_AWAY_THEIR);
+		break;
 	default:
-		if (sv_load(&p->seg))
+		if (sv_load(&p->seg) && !sv_load(&p->away))
 			sv_cm_message(p, m);
 		break;
 	}

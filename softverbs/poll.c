@@ -104,7 +104,7 @@ int sv_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr
 	uint32_t len = 0, posted;
 	int ret = 0;
 
-	if (sv_unlikely(!sv_ours(ibqp->context))) {
+	if (sv_unlikely(!sv_usable(ibqp->context))) {
 		*bad = wr;
 		return EINVAL;
 	}

@@ -386,12 +386,13 @@ static uint64_t rnr_time(uint32_t code)
 	return us10[code & 31] * 10000ull;
 }
 
-/* How long a QP tries to be heard: each of retry_cnt + 1 tries waits four times the timeout, as devices do. */
+/* How long a QP tries to be heard: retry_cnt + 1 times the timeout, as rxe does (a device may take up to four times
+ * as long). */
 static uint64_t wr_timeout(struct sv_qp *qp)
 {
 	if (!qp->attr.timeout)
 		return UINT64_MAX;
-	return ((4096ull << (qp->attr.timeout & 31)) * 4) * (qp->attr.retry_cnt + 1u);
+	return (4096ull << (qp->attr.timeout & 31)) * (qp->attr.retry_cnt + 1u);
 }
 
 /* The head of the queue cannot go on. Returns false if it must fail now. */
@@ -588,7 +589,7 @@ int sv_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr
 	bool kick = false;
 	int ret = 0;
 
-	if (sv_unlikely(!sv_ours(ibqp->context))) {
+	if (sv_unlikely(!sv_usable(ibqp->context))) {
 		*bad = wr;
 		return EINVAL;
 	}

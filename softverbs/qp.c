@@ -199,7 +199,7 @@ void sv_qp_peer_lost(struct sv_peer *p)
 
 static int check_init(struct ibv_context *c, struct ibv_qp_init_attr_ex *a)
 {
-	if (!sv_ours(c) || !a->send_cq || !a->recv_cq || a->send_cq->context != c || a->recv_cq->context != c)
+	if (!sv_usable(c) || !a->send_cq || !a->recv_cq || a->send_cq->context != c || a->recv_cq->context != c)
 		return EINVAL;
 	if (a->qp_type != IBV_QPT_RC)
 		return EOPNOTSUPP;
@@ -275,6 +275,7 @@ static void qp_publish(struct sv_qp *qp)
 	pthread_mutex_unlock(&pd->lock);
 	pthread_mutex_lock(&sv_proc.lock);
 	sv_proc.qps[qp->idx] = qp;
+	sv_proc.last_qp = qp->idx;
 	pthread_mutex_unlock(&sv_proc.lock);
 }
 
@@ -621,8 +622,8 @@ SV_EXPORT int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int m
 	bool kick;
 	int ret;
 
-	if (!sv_ours(ibqp->context))
-		return EINVAL;
+	if (!sv_usable(ibqp->context))
+		return sv_ours(ibqp->context) ? EIO : EINVAL;
 	ret = check_values(attr, mask);
 	if (ret)
 		return ret;

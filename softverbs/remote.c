@@ -77,7 +77,7 @@ bool sv_remote_begin(struct sv_qp *qp)
 
 	if (sv_unlikely(!qp->rent) && !sv_remote_attach(qp))
 		return false;
-	if (sv_unlikely(sv_load(&qp->peer->dead)))
+	if (sv_unlikely(sv_load(&qp->peer->away)))
 		return false;
 	word = sv_load_acq(&qp->rent->state);
 	if (sv_unlikely(SV_EPOCH(word) != qp->repoch) && !remote_ours(qp))

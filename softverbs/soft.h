@@ -104,6 +104,7 @@ void sv_evq_purge(struct sv_evq *q, bool (*match)(struct sv_event *, void *), vo
 struct sv_ctx {
 	struct sv_evq async;
 	pid_t pid;                   /* the process that made it */
+	_Atomic bool gone;           /* the device was removed: nothing but destroying works */
 	struct sv_ctx *next, **prev; /* all contexts; sv_proc.lock */
 	_Atomic int users;
 	struct verbs_context v; /* last: grows down */
@@ -306,11 +307,13 @@ struct sv_proc {
 	struct sv_cq **cqs;
 	struct sv_chan **chans;
 	uint32_t qp_hint, cq_hint, chan_hint, mr_hint, srq_hint;
-	uint8_t *qp_used; /* QP numbers in use or quarantined */
+	uint32_t last_qp, last_cq; /* the youngest, for faults on request */
+	uint8_t *qp_used;          /* QP numbers in use or quarantined */
 	struct sv_peer *peers;
 	struct sv_ctx *ctxs;
 	pthread_t thread;
 	bool fork_init;
+	_Atomic bool link_down;
 };
 
 extern struct sv_proc sv_proc;
@@ -323,6 +326,11 @@ static inline bool sv_ours(const struct ibv_context *c)
 {
 	return sv_likely(sv_load(sv_load_acq(&sv_proc.pid)) ==
 			 (uint32_t)sv_container(c, struct sv_ctx, v.context)->pid);
+}
+/* And its device is there. */
+static inline bool sv_usable(const struct ibv_context *c)
+{
+	return sv_ours(c) && sv_likely(!sv_load(&sv_container(c, struct sv_ctx, v.context)->gone));
 }
 uint64_t sv_now(void); /* ns, monotonic */
 
@@ -381,6 +389,7 @@ enum sv_msg_type {
 	SV_M_REJ,
 	SV_M_DREQ,
 	SV_M_DREP,
+	SV_M_LINK, /* a: the sender's link is down */
 };
 
 struct sv_msg {
@@ -395,11 +404,16 @@ struct sv_msg {
 
 struct sv_sock;
 
+#define SV_AWAY_DEAD  1
+#define SV_AWAY_OURS  2 /* our link is down */
+#define SV_AWAY_THEIR 4 /* its link is down */
+
 struct sv_peer {
 	struct sv_peer *next;
 	pid_t pid;
 	int refs;
 	_Atomic int dead;
+	_Atomic int away;    /* SV_AWAY_*: nothing reaches it */
 	struct sv_sock *out; /* what we send on */
 	struct sv_sock *socks;
 	_Atomic(struct sv_seg *) seg; /* NULL until its HELLO */
@@ -418,6 +432,8 @@ void sv_peer_get(struct sv_peer *p);
 void sv_peer_put(struct sv_peer *p);
 /* fd < 0: none. The message is queued when the socket is full. */
 int sv_peer_send(struct sv_peer *p, const struct sv_msg *m, const int *fds, int nfds);
+/* Our link goes down or comes up: no write, no message of the CM passes, either way. */
+void sv_link_set(bool down);
 void sv_peer_tell_chan(struct sv_peer *p, struct sv_cq *cq);
 int sv_name_listen(const char *name, size_t len, struct sv_source *s, int backlog);
 size_t sv_name_block(char *buf, size_t size, uint32_t block);
@@ -449,7 +465,8 @@ void sv_async_raise(struct sv_ctx *ctx, enum ibv_event_type type, void *element)
 void sv_async_forget(struct sv_ctx *ctx, void *element);
 void sv_ctx_ops(struct verbs_context *v);
 void sv_ctx_reset(void);
-void sv_ctx_each_fatal(void); /* DEVICE_FATAL on every context */
+void sv_ctx_each(enum ibv_event_type type); /* raises it on every context */
+void sv_ctx_gone(void);                     /* the device of every context goes */
 size_t sv_gid_table(struct ibv_gid_entry *out, size_t max);
 
 struct sv_sink {
@@ -468,6 +485,7 @@ struct ibv_cq_ex *sv_cq_create_ex(struct ibv_context *c, struct ibv_cq_init_attr
 int sv_cq_join(struct sv_cq *cq, struct sv_qp *qp, uint32_t *slot);
 void sv_cq_leave(struct sv_cq *cq, struct sv_qp *qp, uint32_t slot); /* outer held by the caller */
 void sv_cq_purge(struct sv_cq *cq, struct sv_qp *qp);
+void sv_cq_overrun(struct sv_cq *cq);
 void sv_cq_stall(struct sv_qp *qp); /* qp->lock held: in or out of scq->stalled, as qp->pend says */
 void sv_chan_raise_pending(void);
 
@@ -533,5 +551,8 @@ bool sv_fault_no_device(void);
 bool sv_fault_memlock(void); /* RLIMIT_MEMLOCK counts */
 void sv_fault_start(void);
 bool sv_fault_unreachable(unsigned *ms);
+bool sv_fault_stale(void);  /* this request is refused as stale */
+bool sv_fault_no_rtu(void); /* RTUs get lost */
+int sv_fault_now(const char *word);
 
 #endif

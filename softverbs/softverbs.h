@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define VKR_SOFT_ABI 1
+#define VKR_SOFT_ABI 2
 
 struct vkr_soft_api {
 	uint32_t abi; /* VKR_SOFT_ABI */
@@ -27,6 +27,9 @@ struct vkr_soft_api {
 
 	/* Inline data costs nothing here (it is copied once, at post): QPs may ask for max_inline_data up to this. */
 	uint32_t max_inline;
+
+	/* A word of VKRDMA_SOFT_FAULT that happens now (README.md). 0 or -EINVAL. */
+	int (*fault)(const char *word);
 };
 
 /* The symbol: const struct vkr_soft_api *vkr_soft_api(void) */

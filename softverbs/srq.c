@@ -37,7 +37,7 @@ SV_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_
 	struct sv_srq *s;
 	int ret = EINVAL;
 
-	if (!sv_ours(pd->context) || !attr->attr.max_wr || attr->attr.max_wr > SV_MAX_WR ||
+	if (!sv_usable(pd->context) || !attr->attr.max_wr || attr->attr.max_wr > SV_MAX_WR ||
 	    attr->attr.max_sge > SV_MAX_SGE)
 		goto fail;
 	ret = ENOMEM;

@@ -110,7 +110,7 @@ static int ctx_alloc(struct sv_ctx **out)
 SV_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
 {
 	struct sv_ctx *c;
-	int ret = device == &soft_device ? ctx_alloc(&c) : ENODEV;
+	int ret = device == &soft_device && !sv_fault_no_device() ? ctx_alloc(&c) : ENODEV;
 
 	if (ret) {
 		errno = ret;
@@ -367,7 +367,7 @@ SV_EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 	static _Atomic uint32_t next = 1;
 	struct sv_pd *pd;
 
-	if (!sv_ours(context)) {
+	if (!sv_usable(context)) {
 		errno = EINVAL;
 		return NULL;
 	}
@@ -442,11 +442,23 @@ void sv_async_raise(struct sv_ctx *ctx, enum ibv_event_type type, void *element)
 	sv_evq_push(&ctx->async, &a->e);
 }
 
-void sv_ctx_each_fatal(void)
+void sv_ctx_each(enum ibv_event_type type)
 {
 	pthread_mutex_lock(&sv_proc.lock);
 	for (struct sv_ctx *c = sv_proc.ctxs; c; c = c->next)
-		sv_async_raise(c, IBV_EVENT_DEVICE_FATAL, NULL);
+		sv_async_raise(c, type, NULL);
+	pthread_mutex_unlock(&sv_proc.lock);
+}
+
+/* They stay until they are closed, as rdma_cm's do; a device that comes back is another one. */
+void sv_ctx_gone(void)
+{
+	pthread_mutex_lock(&shared_lock);
+	shared = NULL;
+	pthread_mutex_unlock(&shared_lock);
+	pthread_mutex_lock(&sv_proc.lock);
+	for (struct sv_ctx *c = sv_proc.ctxs; c; c = c->next)
+		sv_store(&c->gone, true);
 	pthread_mutex_unlock(&sv_proc.lock);
 }
 
