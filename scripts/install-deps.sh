@@ -3,10 +3,11 @@
 #
 # Installs what libvkrdma needs, from the Debian archive that this machine already uses (Debian 12 and 13).
 #
-#   scripts/install-deps.sh [--build | --native] [--print] [--quiet]
+#   scripts/install-deps.sh [--build | --native | --bed] [--print] [--quiet]
 #
 #   --build   only what compiles the library, not what the tests and the quick start run
 #   --native  only what scripts/build-native.sh needs
+#   --bed     and QEMU, for the test bed (scripts/testbed.sh)
 #   --print   say what would be installed and stop
 #   --quiet   say nothing when nothing is missing
 #
@@ -15,15 +16,16 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-want=all print=no quiet=no
+want=all bed=no print=no quiet=no
 for arg in "$@"; do
 	case $arg in
 	--build) want=build ;;
 	--native) want=native ;;
+	--bed) bed=yes ;;
 	--print) print=yes ;;
 	--quiet) quiet=yes ;;
 	-h | --help)
-		sed -n '3,15s/^# \{0,1\}//p' "$0"
+		sed -n '3,16s/^# \{0,1\}//p' "$0"
 		exit 0
 		;;
 	*)
@@ -94,12 +96,15 @@ build_set=(gcc make cmake ninja-build libc6-dev libibverbs-dev librdmacm-dev uth
 run_set=(libibverbs1 librdmacm1 ibverbs-providers redis-server redis-tools python3 python3-redis openssl iproute2 procps)
 test_set=(libcmocka-dev clang spin gdb perftest rdmacm-utils ibverbs-utils)
 native_set=(gcc g++ make libc6-dev dpkg-dev pkg-config libjemalloc-dev libibverbs-dev librdmacm-dev)
+# The guest's kernel is not among these: make-guest.sh unpacks it beside.
+bed_set=(qemu-system-x86 busybox-static kmod cpio xz-utils zstd util-linux)
 
 case $want in
 build) packages=("${build_set[@]}") ;;
 native) packages=("${native_set[@]}") ;;
 all) packages=("${build_set[@]}" "${run_set[@]}" "${test_set[@]}" "${native_set[@]}") ;;
 esac
+[ $bed = no ] || packages+=("${bed_set[@]}")
 missing=()
 for p in $(printf '%s\n' "${packages[@]}" | sort -u); do
 	installed "$p" || missing+=("$p")
