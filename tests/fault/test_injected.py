@@ -132,7 +132,10 @@ class Injected(Case):
         s = self.server(env={'VKRDMA_SOFT_FAULT': 'cq_error=400'})
         p = self.spawn(self.script('load.py', s.port, 20), s.port)
         self.finish(p, 60, expect=None)
-        self.assertGreater(p.returncode, 0, 'the client noticed nothing')
+        # Six workers. redis-py reports the end of a connection in use, and replaces one that ended between two batches.
+        with open(os.path.join(self.dir, 'client-shim.log'), encoding='utf-8') as f:
+            opened = f.read().count('connection to')
+        self.assertTrue(p.returncode > 0 or opened > 6, 'the client noticed nothing')
         self.assertTrue(s.alive(), 'the server died of it')
         p, line = self.client(s.port, '')
         self.opened(p, line, 3, 'after the failure')

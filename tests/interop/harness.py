@@ -425,8 +425,10 @@ class Case(unittest.TestCase):
         self.assertGreater(self.proofs, 0, 'nothing proves that this test was carried')
 
     def settle(self, server, base, timeout=30):
-        """The gauges return to what they were."""
+        """The gauges return to what they were. A busy connection registers its control memory and up to two rings."""
         last = {}
+        if 'qps' in base:
+            base = {**base, 'mrs': max(base['mrs'], 3 * base['qps'])}
 
         def back():
             last.clear()
