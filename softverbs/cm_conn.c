@@ -278,6 +278,7 @@ SV_EXPORT int rdma_connect(struct rdma_cm_id *rid, struct rdma_conn_param *p)
 	err = param_check(rid, p, CM_PRIV_REQ);
 	if (err)
 		return cm_err(err);
+	sv_fault_request();
 	pthread_mutex_lock(&cm.lock);
 	if (id->state != CM_ROUTE) {
 		err = EINVAL;

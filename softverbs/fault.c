@@ -9,7 +9,7 @@
 #define TIMED_MAX 8
 
 static struct {
-	long create_qp, reg_mr, die_after, cq_error, delay_us;
+	long create_qp, reg_mr, die_after, cq_error, delay_us, request_ms;
 	bool no_device, memlock;
 	_Atomic bool removed, unreachable, no_rtu;
 	_Atomic long stale;
@@ -163,6 +163,8 @@ static bool parse_word(const char *w)
 		f.cq_error = value ? value : 1;
 	else if (!strncmp(w, "delay", n) && n == 5)
 		f.delay_us = value;
+	else if (!strncmp(w, "slow_request", n) && n == 12)
+		f.request_ms = value;
 	else if (!strncmp(w, "stale", n) && n == 5)
 		sv_store(&f.stale, value ? value : 1);
 	else if (!strcmp(w, "memlock"))
@@ -231,6 +233,14 @@ bool sv_fault_unreachable(unsigned *ms)
 	pthread_once(&once, parse);
 	*ms = f.unreachable_ms;
 	return sv_load_acq(&f.unreachable);
+}
+
+void sv_fault_request(void)
+{
+	struct timespec ts = {f.request_ms / 1000, f.request_ms % 1000 * 1000000};
+
+	if (f.request_ms)
+		nanosleep(&ts, NULL);
 }
 
 bool sv_fault_stale(void)

@@ -551,8 +551,9 @@ bool sv_fault_no_device(void);
 bool sv_fault_memlock(void); /* RLIMIT_MEMLOCK counts */
 void sv_fault_start(void);
 bool sv_fault_unreachable(unsigned *ms);
-bool sv_fault_stale(void);  /* this request is refused as stale */
-bool sv_fault_no_rtu(void); /* RTUs get lost */
+void sv_fault_request(void); /* before a connection request leaves */
+bool sv_fault_stale(void);   /* this request is refused as stale */
+bool sv_fault_no_rtu(void);  /* RTUs get lost */
 int sv_fault_now(const char *word);
 
 #endif

@@ -118,7 +118,8 @@ pair() {
 	while [ $# -gt 0 ]; do cli+=("${1//@P/$port}") && shift; done
 	start_server "${srv[@]}"
 	while ! "${ready}_listens" && kill -0 "$server" 2>/dev/null; do sleep 0.02; done
-	(soft "${cli[@]}") >"$work/client" 2>&1
+	# With -R perftest's client takes it that its second request comes later than the server's second listen().
+	(VKRDMA_SOFT_FAULT=slow_request=400 soft "${cli[@]}") >"$work/client" 2>&1
 	rc=$?
 	[ "$rc" = 0 ] || kill "$server" 2>/dev/null
 	wait "$server"
@@ -126,7 +127,7 @@ pair() {
 }
 
 # both NAME READY PATTERN SERVER... -- CLIENT...: both exit 0, the pattern is in the output of one. READY: where the server
-# listens, tcp or cm. A client that was refused came too early (see cm_listens); perftest's then goes on with a freed id and
+# listens, tcp or cm. A client that was refused came too early all the same; perftest's then goes on with a freed id and
 # crashes or worse, so both are started anew.
 both() {
 	local name=$1 ready=$2 pattern=$3 rc rc_server try
