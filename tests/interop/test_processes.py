@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Python's subprocess and multiprocessing inside a program that holds carried connections."""
+"""Python's subprocess and multiprocessing inside a program that holds carried connections; programs with RDMA of their own."""
+import subprocess
+
 import harness
 
 
@@ -26,6 +28,18 @@ class Processes(harness.Case):
 
     def test_fork_exit(self):
         self.scenario('fork_exit')
+
+    def test_rdma_libraries(self):
+        """A program that has rdma-core's libraries itself: their names and ours do not mix."""
+        cache = subprocess.run(['/sbin/ldconfig', '-p'], capture_output=True, text=True, check=True).stdout
+        libraries = [line.split('=> ')[1] for line in cache.splitlines() if 'libibverbs.so.1 ' in line or 'librdmacm.so.1 ' in line]
+        self.assertGreaterEqual(len(libraries), 2, 'rdma-core is not installed')
+        s = self.server()
+        env = {}
+        if harness.CARRIED:
+            env['LD_PRELOAD'] = ':'.join([harness.preload_env(connect=[s.port])['LD_PRELOAD'], *libraries])
+        out = self.run_client(['redis-cli', '-h', harness.HOST, '-p', s.port, 'PING'], s.port, env=env)
+        self.assertEqual(out, b'PONG\n')
 
 
 if __name__ == '__main__':
