@@ -8,8 +8,8 @@
 #   --tier quick    release build; unit tests, softverbs, conformance, a small interoperability run: some minutes
 #   --tier default  and the sanitizers, the second compiler, all interoperability topics: under 20 minutes on 2 cores
 #   --tier full     and ThreadSanitizer, long runs and large counts: about an hour
-#   --only SUITE    one suite: build, unit, softverbs, conformance, model, fault, fuzz, interop, asan, tsan, clang,
-#                   or the name of an interoperability topic (values, replica, ...); may be repeated
+#   --only SUITE    one suite: build, unit, softverbs, conformance, model, fault, traps, fuzz, interop, asan, tsan,
+#                   clang, or the name of an interoperability topic (values, replica, ...); may be repeated
 #   --no-install    do not install missing Debian packages first (scripts/install-deps.sh)
 #
 # Ends with "N passed, N failed, N skipped"; every skip is listed with its reason. Exit code 0 only when none failed.
@@ -143,7 +143,7 @@ fi
 
 rest='interop'
 if build release; then
-	for suite in unit softverbs model conformance fault fuzz; do
+	for suite in unit softverbs model conformance fault traps fuzz; do
 		if wanted $suite; then
 			run build "$suite" -L "^$suite\$" -j "$jobs"
 		fi

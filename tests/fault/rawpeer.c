@@ -314,7 +314,7 @@ void rp_accept(struct rawpeer *p, const void *private_data, uint8_t len, int ms)
 					.responder_resources = 1,
 					.initiator_depth = 1,
 					.retry_count = 5,
-					.rnr_retry_count = 7};
+					.rnr_retry_count = p->no_rnr_retry ? 0 : 7};
 
 	if (rdma_accept(p->id, &param))
 		fail("rdma_accept");

@@ -39,8 +39,9 @@ struct rawpeer {
 	unsigned done; /* send completions without error */
 	bool established, refused;
 	int refused_status;
-	bool dead;        /* DISCONNECTED, or the QP failed */
-	bool no_receives; /* never post any */
+	bool dead;         /* DISCONNECTED, or the QP failed */
+	bool no_receives;  /* never post any */
+	bool no_rnr_retry; /* rp_accept allows the other side none, as native servers do */
 	enum ibv_wc_status why;
 };
 
