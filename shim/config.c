@@ -11,6 +11,7 @@
 
 #define DEFAULT_TIMEOUT_MS 2000
 #define DEFAULT_RING       262144
+#define DEFAULT_POLL_US    50
 
 struct vkr_config vkr_config;
 
@@ -253,6 +254,17 @@ static int parse_timeout(const struct report *r, uint32_t *out)
 	return 0;
 }
 
+static int parse_poll(const struct report *r, uint32_t *out)
+{
+	struct span s = trim(span_of(r->value));
+	uint64_t v = 0;
+
+	if (!equals(s, "off") && !number(s, 1000, &v))
+		return fail(r, s, "expected microseconds, 0 to 1000, or off");
+	*out = (uint32_t)v;
+	return 0;
+}
+
 /* One of two words. */
 static int parse_choice(const struct report *r, const char *no, const char *yes, bool *out)
 {
@@ -312,6 +324,8 @@ static int parse_all(struct vkr_config *cfg, const char *(*getenv_fn)(const char
 		rc = parse_timeout(r, &cfg->connect_timeout_ms);
 	if (!rc && lookup(r, getenv_fn, "VKRDMA_RING"))
 		rc = parse_bytes(r, &cfg->native_ring);
+	if (!rc && lookup(r, getenv_fn, "VKRDMA_POLL"))
+		rc = parse_poll(r, &cfg->poll_us);
 	return rc;
 }
 
@@ -320,6 +334,7 @@ static void defaults(struct vkr_config *cfg)
 	memset(cfg, 0, sizeof(*cfg));
 	cfg->connect_timeout_ms = DEFAULT_TIMEOUT_MS;
 	cfg->native_ring = DEFAULT_RING;
+	cfg->poll_us = DEFAULT_POLL_US;
 	cfg->log_level = VKR_LOG_WARN;
 }
 

@@ -12,6 +12,7 @@
  *   VKRDMA_CONNECT_TIMEOUT  milliseconds, 1..60000, default 2000
  *   VKRDMA_RING             bytes of a receive ring advertised to a peer that is not a shim, default 262144 (4 KiB to
  *                           64 MiB, suffixes k and m)
+ *   VKRDMA_POLL             microseconds that a wait may poll before it sleeps, 0..1000, default 50; off is 0
  *
  * An empty variable counts as unset. A variable that cannot be parsed gives one error line on stderr that names the
  * variable, the offending text and its place; then no rule is active at all and the program runs on plain TCP.
@@ -44,6 +45,7 @@ struct vkr_config {
 	bool provider_soft;
 	uint32_t connect_timeout_ms;
 	uint32_t native_ring; /* bytes */
+	uint32_t poll_us;
 	enum vkr_log_level log_level;
 	const char *log_file; /* NULL: stderr; points into the variable */
 	int n_listen, n_connect;

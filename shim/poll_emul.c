@@ -18,6 +18,7 @@
 #include "log.h"
 #include "sock.h"
 #include "socket.h"
+#include "spin.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -285,11 +286,11 @@ static void sleep_done(struct vkr_epset **asleep)
 	pthread_mutex_unlock(&set->lock);
 }
 
-/* Sleeps once. > 0 events, of either kind; 0 nothing yet; -errno. */
+/* Sleeps once. > 0 events, the kernel's and perhaps ours; 0 look again; -errno. */
 static int sleep_once(struct vkr_epset *set, int epfd, struct epoll_event *evs, int max, int64_t left,
 		      const sigset_t *mask)
 {
-	int n, k;
+	int k;
 
 	/* Counted after our own last poll, so that what that poll finds makes no noise. */
 	vkr_engine_sleep_begin();
@@ -299,12 +300,9 @@ static int sleep_once(struct vkr_epset *set, int epfd, struct epoll_event *evs, 
 	{
 		VKR_CLEANUP(sleep_done) struct vkr_epset *asleep = set;
 
-		n = collect(set, evs, max);
-		k = n ? 0 : real_epoll_wait(epfd, evs, max, left, mask);
+		k = vkr_load(&set->n_ready) ? 0 : real_epoll_wait(epfd, evs, max, left, mask);
 		(void)asleep;
 	}
-	if (n)
-		return return_ready(set, epfd, evs, n, max);
 	if (k <= 0)
 		return k;
 	vkr_count(&vkr_stats->wakeups, 1);
@@ -323,9 +321,15 @@ static int64_t time_left(int64_t deadline)
 	return deadline < 0 ? -1 : vkr_max(deadline - vkr_now_ns(), 0);
 }
 
+static bool set_ready(void *set)
+{
+	return vkr_load(&((struct vkr_epset *)set)->n_ready);
+}
+
 static int mixed_wait(struct vkr_epset *set, int epfd, struct epoll_event *evs, int max, int64_t deadline,
 		      const sigset_t *mask)
 {
+	struct vkr_spin spin = {0};
 	int64_t left;
 	int n;
 
@@ -337,8 +341,10 @@ static int mixed_wait(struct vkr_epset *set, int epfd, struct epoll_event *evs, 
 		}
 		vkr_engine_poll();
 		n = look(set, epfd, evs, max);
-		if (n)
+		if (n) {
+			vkr_spin_done(&spin, true);
 			return n;
+		}
 		left = time_left(deadline);
 		if (!left) {
 			n = real_epoll_wait(epfd, evs, max, 0, mask);
@@ -349,9 +355,13 @@ static int mixed_wait(struct vkr_epset *set, int epfd, struct epoll_event *evs, 
 				n = merge_duals(set, evs, 0, n);
 			return n ? n : collect(set, evs, max);
 		}
+		if (vkr_spin(&spin, set_ready, set, left))
+			continue;
 		n = sleep_once(set, epfd, evs, max, left, mask);
-		if (n)
+		if (n) {
+			vkr_spin_done(&spin, false);
 			return n;
+		}
 	}
 }
 

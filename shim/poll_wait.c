@@ -13,6 +13,7 @@
 #include "libc_real.h"
 #include "sock.h"
 #include "socket.h"
+#include "spin.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -233,12 +234,17 @@ static int wait_one(struct one *o, int64_t deadline, int kernel_fd, short kernel
 {
 	struct pollfd fds[VKR_MAX_DEVICES + 2];
 	VKR_CLEANUP(one_done) struct one_watch ow = {.p = NULL};
-	int64_t left;
+	struct vkr_spin spin = {0};
+	int64_t left = deadline ? left_until(deadline) : -1;
 	int r;
 
 	vkr_engine_poll();
 	if (one_ready(o))
 		return 0;
+	if (vkr_spin(&spin, one_ready, o, left)) {
+		vkr_spin_done(&spin, true);
+		return 0;
+	}
 	ow.w = waiter_get();
 	if (!ow.w)
 		return -ENOMEM;
@@ -247,8 +253,10 @@ static int wait_one(struct one *o, int64_t deadline, int kernel_fd, short kernel
 	ow.p = o->p;
 	for (;;) {
 		vkr_engine_poll();
-		if (one_ready(o))
+		if (one_ready(o)) {
+			vkr_spin_done(&spin, true);
 			return 0;
+		}
 		left = deadline ? left_until(deadline) : -1;
 		if (!left)
 			return -EAGAIN;
@@ -427,23 +435,43 @@ static int call_sleep(struct poll_call *c, int64_t deadline, const sigset_t *mas
 	return r;
 }
 
+static bool none_of_kernel(const struct poll_call *c)
+{
+	nfds_t i;
+
+	for (i = 0; i < c->n; i++)
+		if (c->kernel[i].fd >= 0)
+			return false;
+	return true;
+}
+
 static int call_run(struct poll_call *c, int64_t deadline, const sigset_t *mask)
 {
+	struct vkr_spin spin = {0};
 	bool ready;
 	int r;
 
 	vkr_engine_poll();
 	ready = call_ready(c);
+	if (!ready && deadline)
+		ready = vkr_spin(&spin, call_ready, c, left_until(deadline));
 	if (ready || !deadline) {
 		/* Everything that is ready belongs in the answer, the kernel's descriptors too. */
-		r = vkr_real.ppoll(c->kernel, c->n, &(struct timespec){0, 0}, deadline ? NULL : mask);
+		r = ready && none_of_kernel(c)
+			? 0
+			: vkr_real.ppoll(c->kernel, c->n, &(struct timespec){0, 0}, deadline ? NULL : mask);
 		if (r < 0 && !ready)
 			return -errno;
 		r = call_result(c);
-		if (r || !deadline)
+		if (r || !deadline) {
+			vkr_spin_done(&spin, true);
 			return r;
+		}
 	}
-	return call_sleep(c, deadline, mask);
+	r = call_sleep(c, deadline, mask);
+	if (r > 0)
+		vkr_spin_done(&spin, call_ready(c));
+	return r;
 }
 
 #define SMALL         32
