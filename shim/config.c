@@ -12,6 +12,7 @@
 #define DEFAULT_TIMEOUT_MS 2000
 #define DEFAULT_RING       262144
 #define DEFAULT_POLL_US    50
+#define DEFAULT_KEEPALIVE  3
 
 struct vkr_config vkr_config;
 
@@ -265,6 +266,17 @@ static int parse_poll(const struct report *r, uint32_t *out)
 	return 0;
 }
 
+static int parse_keepalive(const struct report *r, uint32_t *out)
+{
+	struct span s = trim(span_of(r->value));
+	uint64_t v;
+
+	if (!number(s, 3600, &v))
+		return fail(r, s, "expected seconds, 0 to 3600");
+	*out = (uint32_t)v;
+	return 0;
+}
+
 /* One of two words. */
 static int parse_choice(const struct report *r, const char *no, const char *yes, bool *out)
 {
@@ -322,6 +334,8 @@ static int parse_all(struct vkr_config *cfg, const char *(*getenv_fn)(const char
 		rc = parse_choice(r, "verbs", "soft", &cfg->provider_soft);
 	if (!rc && lookup(r, getenv_fn, "VKRDMA_CONNECT_TIMEOUT"))
 		rc = parse_timeout(r, &cfg->connect_timeout_ms);
+	if (!rc && lookup(r, getenv_fn, "VKRDMA_KEEPALIVE"))
+		rc = parse_keepalive(r, &cfg->keepalive_s);
 	if (!rc && lookup(r, getenv_fn, "VKRDMA_RING"))
 		rc = parse_bytes(r, &cfg->native_ring);
 	if (!rc && lookup(r, getenv_fn, "VKRDMA_POLL"))
@@ -333,6 +347,7 @@ static void defaults(struct vkr_config *cfg)
 {
 	memset(cfg, 0, sizeof(*cfg));
 	cfg->connect_timeout_ms = DEFAULT_TIMEOUT_MS;
+	cfg->keepalive_s = DEFAULT_KEEPALIVE;
 	cfg->native_ring = DEFAULT_RING;
 	cfg->poll_us = DEFAULT_POLL_US;
 	cfg->log_level = VKR_LOG_WARN;

@@ -10,6 +10,8 @@
  *   VKRDMA_LOG              none, error, warn, info or debug; then :FILE if not to stderr
  *   VKRDMA_PROVIDER         verbs (default) or soft
  *   VKRDMA_CONNECT_TIMEOUT  milliseconds, 1..60000, default 2000
+ *   VKRDMA_KEEPALIVE        seconds, 0..3600, default 3: how long a peer may say nothing before it is asked; 0: only
+ *                           where the program set SO_KEEPALIVE
  *   VKRDMA_RING             bytes of a receive ring advertised to a peer that is not a shim, default 262144 (4 KiB to
  *                           64 MiB, suffixes k and m)
  *   VKRDMA_POLL             microseconds that a wait may poll before it sleeps, 0..1000, default 50; off is 0
@@ -44,6 +46,7 @@ struct vkr_config {
 	bool fallback_none;
 	bool provider_soft;
 	uint32_t connect_timeout_ms;
+	uint32_t keepalive_s;
 	uint32_t native_ring; /* bytes */
 	uint32_t poll_us;
 	enum vkr_log_level log_level;

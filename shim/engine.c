@@ -478,6 +478,11 @@ static void async_dispatch(struct vkr_device *dev, const struct ibv_async_event 
 		for (i = 0; i < atomic_load(&dev->n_cqs); i++)
 			cq_async(dev->cqs[i], event->event_type);
 		break;
+	case IBV_EVENT_PORT_ERR:
+		vkr_info("device reports: port %d is down", event->element.port_num);
+		for (i = 0; i < atomic_load(&dev->n_cqs); i++)
+			cq_async(dev->cqs[i], event->event_type);
+		break;
 	default:
 		vkr_debug("device reports: %s", vkr_verbs.ibv_event_type_str(event->event_type));
 		break;

@@ -104,6 +104,10 @@ size_t vkr_stream_inq(struct vkr_stream *s);     /* bytes that recv would delive
 size_t vkr_stream_outq(struct vkr_stream *s);    /* bytes accepted and not known to be at the peer: SIOCOUTQ */
 int vkr_stream_take_error(struct vkr_stream *s); /* SO_ERROR: pending errno as a positive number, cleared; 0 if none */
 
+/* SO_KEEPALIVE with TCP_KEEPIDLE: a peer that has said nothing for idle_s is asked whether it lives; 0: never (unless
+ * VKRDMA_KEEPALIVE says so). The connection ends with ETIMEDOUT where it does not answer. */
+void vkr_stream_keepalive(struct vkr_stream *s, int idle_s);
+
 /* how: SHUT_RD, SHUT_WR, SHUT_RDWR. -ENOTCONN when already fully ended. */
 int vkr_stream_shutdown(struct vkr_stream *s, int how);
 

@@ -115,6 +115,7 @@ void vkr_stream_teardown(struct vkr_stream *s)
 	struct ibv_qp_attr attr;
 
 	vkr_timer_cancel(&s->timer);
+	vkr_alive_forget(s);
 	vkr_cm_forget(s);
 	vkr_store(&s->stats->state, VKR_SLOT_CLOSING);
 	vkr_stream_phase(s, VKR_PH_FLUSH);
@@ -220,6 +221,7 @@ static void drain_step(struct vkr_stream *s)
 
 static void drain_begin(struct vkr_stream *s)
 {
+	vkr_alive_forget(s);
 	vkr_store(&s->stats->state, VKR_SLOT_CLOSING);
 	s->deadline = vkr_clock_ns() + s->drain_ns;
 	vkr_stream_phase(s, VKR_PH_DRAIN);
@@ -243,13 +245,16 @@ static void proof_step(struct vkr_stream *s)
 
 static void open_step(struct vkr_stream *s)
 {
-	bool ending, over, flushed;
+	bool ending, over, flushed, lost;
 
 	pthread_mutex_lock(&s->p.lock);
 	ending = s->app_closed || s->end;
 	over = s->broken || s->peer_closed || (ending && s->abort);
 	flushed = s->flushed;
+	lost = s->lost;
 	pthread_mutex_unlock(&s->p.lock);
+	if (lost)
+		vkr_alive_lost(s);
 	if (over) {
 		disconnect(s);
 		return;
@@ -267,6 +272,8 @@ static void open_step(struct vkr_stream *s)
 	}
 	if (ending)
 		drain_begin(s);
+	else
+		vkr_alive_watch(s); /* the interval may have changed */
 }
 
 /* A connection that is not established yet. */

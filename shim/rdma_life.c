@@ -191,6 +191,7 @@ void vkr_engine_fork_child(void)
 	vkr_registry = NULL;
 	vkr_cm_forked();
 	vkr_trim_forked();
+	vkr_alive_forked();
 	vkr_progress_forked();
 	vkr_arena_forked();
 	vkr_cqs_forked();

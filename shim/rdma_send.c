@@ -336,6 +336,22 @@ void vkr_tx_marker(struct vkr_stream *s)
 	chain_post(s, &c);
 }
 
+void vkr_tx_probe(struct vkr_stream *s)
+{
+	struct ibv_send_wr *wr;
+	struct chain c;
+
+	if (!s->tx.ready || !sq_free(s))
+		return;
+	/* Signaled only where a count of what is unanswered has a meaning for the application. */
+	c.n = c.n_sge = 0;
+	wr = chain_next(s, &c, s->wr_shut);
+	wr->opcode = IBV_WR_RDMA_WRITE;
+	wr->wr.rdma.remote_addr = s->tx.addr;
+	wr->wr.rdma.rkey = s->tx.rkey;
+	chain_post(s, &c);
+}
+
 /* ------------------------------------------------------------------ staging */
 
 void vkr_tx_release(struct vkr_stream *s)

@@ -178,6 +178,7 @@ void vkr_stream_opened(struct vkr_stream *s)
 	vkr_store_rel(&s->state, VKR_STREAM_OPEN);
 	vkr_stream_update(s, VKR_EDGE_STATE | EPOLLOUT | (s->inq ? EPOLLIN : 0));
 	pthread_mutex_unlock(&s->p.lock);
+	vkr_alive_watch(s);
 }
 
 void vkr_stream_disconnected(struct vkr_stream *s)
@@ -432,7 +433,8 @@ static void on_failure(struct vkr_stream *s, const struct ibv_wc *wc)
 	}
 	vkr_addr_text(&s->peer, who, sizeof(who));
 	vkr_info("connection with %s failed: %s", who, vkr_verbs.ibv_wc_status_str(wc->status));
-	vkr_stream_break(s, wc->status == IBV_WC_RETRY_EXC_ERR ? ETIMEDOUT : ECONNRESET);
+	s->lost = wc->status == IBV_WC_RETRY_EXC_ERR;
+	vkr_stream_break(s, s->lost ? ETIMEDOUT : ECONNRESET);
 }
 
 static void on_success(struct vkr_stream *s, const struct ibv_wc *wc, uint32_t *edge)
@@ -469,6 +471,7 @@ static void stream_complete(struct vkr_endpoint *ep, struct ibv_wc *const *wc, i
 		else
 			on_failure(s, wc[i]);
 	}
+	s->heard++;
 	if (s->phase < VKR_PH_FLUSH && !s->broken) {
 		/* Receives first: an echo or a refresh tells the peer that they are back. */
 		if (s->n_repost && vkr_stream_post_receives(s, s->repost, s->n_repost))
@@ -493,6 +496,10 @@ static void stream_async(struct vkr_endpoint *ep, enum ibv_event_type type)
 		/* The connector's first data overtook its RTU: the CM learns from us. */
 		if (s->phase == VKR_PH_ACCEPTED)
 			vkr_verbs.rdma_notify(s->id, type);
+		return;
+	}
+	if (type == IBV_EVENT_PORT_ERR) {
+		vkr_alive_probe(s);
 		return;
 	}
 	pthread_mutex_lock(&s->p.lock);

@@ -119,6 +119,14 @@ struct vkr_stream {
 	uint32_t inline_max;
 	int max_sge;
 
+	/* dead peers (rdma_alive.c) */
+	uint32_t heard; /* changes with every completion that shows the peer alive; lock */
+	uint32_t heard_seen;
+	int64_t heard_ns;     /* when the sweep saw a change, or probed */
+	int64_t keepalive_ns; /* SO_KEEPALIVE: the idle time, or 0; lock */
+	bool alive_watched;
+	struct vkr_stream *alive_prev, *alive_next;
+
 	/* receiving */
 	struct vkr_rx_ring rx[2];
 	uint8_t rd, wr; /* read from, written to by the peer */
@@ -144,6 +152,7 @@ struct vkr_stream {
 	bool abort;      /* without draining */
 	bool lingering;  /* PROOF with a shim: FIN_WAIT2, data that still comes is answered with Reset */
 	bool broken;     /* the QP is of no more use */
+	bool lost;       /* because the peer did not answer it */
 	bool flushed;    /* a flush completion came; DISCONNECTED should follow */
 	bool held;       /* by the socket layer, or waiting in a listener; else it is freed when it is dead */
 	bool marker_done;
@@ -237,6 +246,20 @@ void vkr_stream_teardown(struct vkr_stream *s);
 void vkr_stream_phase(struct vkr_stream *s, enum vkr_phase phase);
 /* Runs the step at that time. */
 void vkr_stream_timer(struct vkr_stream *s, int64_t due);
+
+/* A write of nothing, for rdma_alive.c. */
+void vkr_tx_probe(struct vkr_stream *s);
+
+/* ---- rdma_alive.c: progress thread, lock not held */
+
+/* An open stream: watched from now on, if it is to be; again when its interval changed. */
+void vkr_alive_watch(struct vkr_stream *s);
+void vkr_alive_forget(struct vkr_stream *s);
+/* The stream's peer did not answer its queue pair: how are the others of that host? */
+void vkr_alive_lost(const struct vkr_stream *dead);
+/* Asks at once: the link is in doubt. */
+void vkr_alive_probe(struct vkr_stream *s);
+void vkr_alive_forked(void);
 
 /* ---- rdma_trim.c */
 

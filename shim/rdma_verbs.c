@@ -11,6 +11,14 @@
 /* 10 to 60 us; the CM's default 0 means 655 ms (T1). */
 #define MIN_RNR_TIMER 3
 
+/*
+ * 4.096 us x 2^17, 0.54 s: with 7 retries a peer that does not answer is an error after 4.3 s (up to four times that on
+ * devices that take the timeout as a lower bound). The CM's own value comes from a packet life time that it makes up:
+ * 17 s and more on RoCE.
+ */
+#define ACK_TIMEOUT 17
+#define RETRY_COUNT 7
+
 /* What the queues of a connection take: a send and a receive entry of common providers, and its part of the CQ. */
 #define QUEUE_BYTES (VKR_SEND_DEPTH * 128 + VKR_RECV_DEPTH * 32 + VKR_CQ_RESERVE * 64)
 
@@ -113,7 +121,9 @@ static int qp_state(struct vkr_stream *s, enum ibv_qp_state state)
 	} else if (state == IBV_QPS_RTS) {
 		/* The peer's REP (or REQ) may have said 0: the first receive it has not posted would kill us. */
 		attr.rnr_retry = 7;
-		mask |= IBV_QP_RNR_RETRY;
+		attr.timeout = ACK_TIMEOUT;
+		attr.retry_cnt = RETRY_COUNT;
+		mask |= IBV_QP_RNR_RETRY | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT;
 		if (s->role == VKR_ROLE_ACCEPT)
 			attr.max_rd_atomic = 1;
 	}

@@ -129,6 +129,30 @@ static void note(struct vkr_sock *s, int level, int name, const void *val)
 	}
 }
 
+/* scratch_lock held. The library asks idle peers itself; these options say after how long. */
+static void keepalive(struct vkr_sock *s)
+{
+	struct entry *on = find(s->options, SOL_SOCKET, SO_KEEPALIVE),
+		     *idle = find(s->options, IPPROTO_TCP, TCP_KEEPIDLE);
+	socklen_t len = sizeof(int);
+	int v = 0;
+
+	if (!s->stream)
+		return;
+	if (!on || !on->value[0])
+		v = 0;
+	else if (idle)
+		memcpy(&v, idle->value, sizeof(v));
+	else
+		vkr_real.getsockopt(scratch_fd(s->domain), IPPROTO_TCP, TCP_KEEPIDLE, &v, &len);
+	vkr_stream_keepalive(s->stream, v);
+}
+
+static bool is_keepalive(int level, int name)
+{
+	return (level == SOL_SOCKET && name == SO_KEEPALIVE) || (level == IPPROTO_TCP && name == TCP_KEEPIDLE);
+}
+
 static void put(struct vkr_sock *s, int level, int name, const void *val, socklen_t len)
 {
 	struct vkr_options *o = table_of(s);
@@ -169,6 +193,7 @@ void vkr_options_seed(struct vkr_sock *s, int fd)
 	for (i = 0; i < VKR_ARRAY_SIZE(carried_over); i++)
 		if (carried_over[i].level != IPPROTO_IPV6 || s->domain == AF_INET6)
 			copy_from(s, fd, carried_over[i].level, carried_over[i].name);
+	keepalive(s);
 	pthread_mutex_unlock(&scratch_lock);
 }
 
@@ -189,6 +214,11 @@ void vkr_options_inherit(struct vkr_sock *child, struct vkr_sock *l, int listene
 	o = l->options;
 	for (i = 0; i < o->n; i++)
 		put(child, o->entry[i].level, o->entry[i].name, o->entry[i].value, o->entry[i].len);
+	if (find(o, SOL_SOCKET, SO_KEEPALIVE)) {
+		pthread_mutex_lock(&scratch_lock);
+		keepalive(child);
+		pthread_mutex_unlock(&scratch_lock);
+	}
 }
 
 void vkr_options_changed(struct vkr_sock *l)
@@ -303,6 +333,8 @@ static int options_set(struct vkr_sock *s, int level, int name, const void *val,
 		if (level == SOL_SOCKET && (name == SO_RCVBUF || name == SO_SNDBUF))
 			*(int *)before /= 2; /* the kernel doubles what it is given */
 		vkr_real.setsockopt(fd, level, name, before, blen);
+		if (is_keepalive(level, name))
+			keepalive(s);
 	}
 	pthread_mutex_unlock(&scratch_lock);
 	return r;

@@ -479,13 +479,15 @@ static void *serve(void *arg)
 	return NULL;
 }
 
-static void *answer_gauges(void *arg)
+static void *answer_questions(void *arg)
 {
 	struct peer *p = arg;
 	struct peer_gauges g;
 	char c;
 
 	while (read(p->ask, &c, 1) == 1) {
+		if (c != 'g')
+			CHECK(vkr_verbs.soft->fault(c == 'j' ? "join" : "cut") == 0);
 		g.qps = vkr_load(&vkr_stats->qps);
 		g.mrs = vkr_load(&vkr_stats->mrs);
 		g.mr_bytes = vkr_load(&vkr_stats->mr_bytes);
@@ -519,7 +521,7 @@ static void server_main(struct peer *p)
 		abort();
 	}
 	CHECK(write(p->answer, "r", 1) == 1);
-	thread_run(answer_gauges, p);
+	thread_run(answer_questions, p);
 	for (;;) {
 		while (!pollable_wait(vkr_listener_pollable(l), EPOLLIN, WAIT_MS))
 			;
@@ -575,10 +577,22 @@ void peer_start(struct peer *p)
 	CHECK(read(p->answer, &c, 1) == 1);
 }
 
+static void ask(struct peer *p, char what, struct peer_gauges *g)
+{
+	CHECK(write(p->ask, &what, 1) == 1);
+	CHECK(read(p->answer, g, sizeof(*g)) == sizeof(*g));
+}
+
 void peer_gauges(struct peer *p, struct peer_gauges *g)
 {
-	CHECK(write(p->ask, "g", 1) == 1);
-	CHECK(read(p->answer, g, sizeof(*g)) == sizeof(*g));
+	ask(p, 'g', g);
+}
+
+void peer_link(struct peer *p, bool up)
+{
+	struct peer_gauges g;
+
+	ask(p, up ? 'j' : 'c', &g);
 }
 
 void peer_stop(struct peer *p)

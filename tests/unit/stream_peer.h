@@ -45,6 +45,7 @@ struct peer_gauges {
 void peer_start(struct peer *p);
 void peer_stop(struct peer *p);
 void peer_gauges(struct peer *p, struct peer_gauges *g);
+void peer_link(struct peer *p, bool up);
 
 /* Both sides. ms bounds each wait; a wait that takes longer aborts the program with a message. */
 void stream_engine(void);

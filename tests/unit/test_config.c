@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const char *env_name[8], *env_value[8];
+static const char *env_name[16], *env_value[16];
 static int env_n;
 
 static const char *fake_env(const char *name)
@@ -70,6 +70,7 @@ static void test_defaults(void **state)
 	assert_false(cfg.fallback_none);
 	assert_false(cfg.provider_soft);
 	assert_int_equal(cfg.connect_timeout_ms, 2000);
+	assert_int_equal(cfg.keepalive_s, 3);
 	assert_int_equal(cfg.native_ring, 262144);
 	assert_int_equal(cfg.n_listen, 0);
 	assert_int_equal(cfg.n_connect, 0);
@@ -182,6 +183,9 @@ static void test_bad_values(void **state)
 	    {"VKRDMA_CONNECT_TIMEOUT", "0", {"VKRDMA_CONNECT_TIMEOUT", "1 to 60000"}},
 	    {"VKRDMA_CONNECT_TIMEOUT", "60001", {"1 to 60000"}},
 	    {"VKRDMA_CONNECT_TIMEOUT", "2s", {"\"2s\""}},
+	    {"VKRDMA_KEEPALIVE", "3601", {"VKRDMA_KEEPALIVE", "0 to 3600"}},
+	    {"VKRDMA_KEEPALIVE", "-1", {"\"-1\""}},
+	    {"VKRDMA_KEEPALIVE", "3s", {"0 to 3600"}},
 	    {"VKRDMA_RING", "4095", {"VKRDMA_RING", "4k to 64m"}},
 	    {"VKRDMA_RING", "65m", {"4k to 64m"}},
 	    {"VKRDMA_RING", "67108865", {"4k to 64m"}},
@@ -239,6 +243,7 @@ static void test_good_settings(void **state)
 	env_set("VKRDMA_FALLBACK", "none");
 	env_set("VKRDMA_PROVIDER", "soft");
 	env_set("VKRDMA_CONNECT_TIMEOUT", "60000");
+	env_set("VKRDMA_KEEPALIVE", "0");
 	env_set("VKRDMA_RING", "64m");
 	env_set("VKRDMA_POLL", "20");
 	env_set("VKRDMA_LOG", "debug:/dev/null");
@@ -249,6 +254,7 @@ static void test_good_settings(void **state)
 	assert_true(cfg.fallback_none);
 	assert_true(cfg.provider_soft);
 	assert_int_equal(cfg.connect_timeout_ms, 60000);
+	assert_int_equal(cfg.keepalive_s, 0);
 	assert_int_equal(cfg.native_ring, 64 << 20);
 	assert_int_equal(cfg.poll_us, 20);
 	assert_int_equal(cfg.log_level, VKR_LOG_DEBUG);
