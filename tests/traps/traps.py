@@ -57,11 +57,11 @@ def build_client():
 class NativeServer(harness.Server):
     """A Valkey built with RDMA. `port` is its TCP port, for the harness; `rdma` the port of its RDMA listener."""
 
-    def __init__(self, case, args, folder, env):
+    def __init__(self, case, args, folder, bind, env):
         super().__init__(case, 'valkey', args, harness.free_port(), False, [], None, None)
         self.rdma = harness.free_port()
         self.argv[0] = os.path.join(folder, 'bin', 'valkey-server')
-        self.argv += ['--rdma-bind', HOST, '--rdma-port', str(self.rdma)]
+        self.argv += ['--rdma-bind', bind, '--rdma-port', str(self.rdma)]
         self.env = {**raw_env(), **(env or {})}
         self.log = os.path.join(self.dir, 'native.log')
 
@@ -111,8 +111,8 @@ class Trap(common.Case):
 
     # ------------------------------------------------------------ peers
 
-    def native_server(self, *args, folder=None, env=None):
-        s = NativeServer(self, args, folder or NATIVE, env)
+    def native_server(self, *args, folder=None, bind=HOST, env=None):
+        s = NativeServer(self, args, folder or NATIVE, bind, env)
         self.servers.append(s)
         return s.start()
 
@@ -175,9 +175,16 @@ class Trap(common.Case):
             p.kill()
             return 'hangs'
 
-    def carried(self, p):
-        """The shimmed client, still there, moved its bytes over RDMA."""
-        return self.assert_carried(p.pid, 'the client under the shim')
+    def carried(self, p, only=None):
+        """The shimmed program, still there, moved its bytes over RDMA; only: 'in' or 'out', where there is one way."""
+        if not only:
+            return self.assert_carried(p.pid, 'the program under the shim')
+        found = harness.stat(p.pid)
+        self.assertIsNotNone(found, 'vkrdma-stat does not know the program under the shim')
+        for name in (f'bytes_{only}', f'immediates_{only}'):
+            self.assertGreater(found['totals'][name], 0, name)
+        self.proofs += 1
+        return found
 
 
 def harness_timer(p, seconds):

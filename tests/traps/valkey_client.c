@@ -8,14 +8,16 @@
  *   valkey_client rdma|tcp HOST PORT subscribe N MS   subscribes, MS without any call, then takes N messages
  *   valkey_client rdma|tcp HOST PORT leave N          N commands in writes of their own, then closes at once
  *   valkey_client rdma|tcp HOST PORT event            writes while a reply has come, then polls the descriptor
- *   valkey_client rdma|tcp HOST PORT fetch KEY        GET KEY and QUIT in one write, then everything that comes
+ *   valkey_client rdma|tcp HOST PORT fetch KEY MS     GET KEY and QUIT in one write; MS later everything that comes
  *   valkey_client rdma|tcp HOST PORT slow KEY N       GET KEY N times, every piece of a reply awaited for a while
+ *   valkey_client rdma|tcp HOST PORT held KEY MS      the same, but for MS just before it first waits for the reply
  *   valkey_client rdma|tcp HOST PORT first            reads before anything was asked
  *
  * Says "connected" and waits for a line on its standard input before it does anything else. Then what the case has to
  * say, and "done" with the number of replies and the library's error. It stays, to be looked at, until its standard
  * input ends.
  */
+#include <dlfcn.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +29,7 @@
 
 static valkeyContext *c;
 static long replies;
+static long hold_up_ms; /* the scheduler's doing: so long before the next poll() of the library */
 
 static void say(const char *text)
 {
@@ -40,6 +43,20 @@ static void pause_ms(long ms)
 
 	while (nanosleep(&ts, &ts))
 		;
+}
+
+/* libvalkey's poll() goes through here. */
+int poll(struct pollfd *fds, nfds_t n, int timeout)
+{
+	static int (*next)(struct pollfd *, nfds_t, int);
+	long ms = hold_up_ms;
+
+	if (!next)
+		next = (int (*)(struct pollfd *, nfds_t, int))dlsym(RTLD_NEXT, "poll");
+	hold_up_ms = 0;
+	if (ms)
+		pause_ms(ms);
+	return next(fds, n, timeout);
 }
 
 /* Everything appended so far, as far as it goes. */
@@ -146,7 +163,7 @@ static void run_event(void)
 	freeReplyObject(take());
 }
 
-static void run_fetch(const char *key)
+static void run_fetch(const char *key, long ms, int held)
 {
 	valkeyReply *r;
 
@@ -154,7 +171,11 @@ static void run_fetch(const char *key)
 	valkeyAppendCommand(c, "QUIT");
 	if (!flush())
 		return;
-	pause_ms(50); /* a program that has something else to do first */
+	say("asked");
+	if (held)
+		hold_up_ms = ms;
+	else
+		pause_ms(ms);
 	r = take();
 	printf("fetched %zu\n", r ? r->len : 0);
 	fflush(stdout);
@@ -250,8 +271,8 @@ int main(int argc, char **argv)
 		printf("sent %ld\n", write_each(n));
 	else if (!strcmp(what, "event"))
 		run_event();
-	else if (!strcmp(what, "fetch"))
-		run_fetch(word);
+	else if (!strcmp(what, "fetch") || !strcmp(what, "held"))
+		run_fetch(word, m, !strcmp(what, "held"));
 	else if (!strcmp(what, "slow"))
 		run_slow(word, m);
 	else if (!strcmp(what, "first"))
