@@ -75,6 +75,10 @@ void vkr_options_changed(struct vkr_sock *listener); /* a setsockopt on it passe
 void vkr_options_free(struct vkr_sock *s);
 void vkr_options_forked(void);
 
+/* sock_io.c: takes the carried socket of fd, or says what the caller returns: VKR_PASS for the kernel's, a clean error
+ * for a stream inherited by fork (its bytes are the parent's). */
+struct vkr_sock *vkr_carried_get(int fd, int *r);
+
 /* socket.c */
 
 /* The two ends of the socketpair that stands for the connection. 0 or -errno. */

@@ -14,13 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FILE_CHUNK 16384
-
-/*
- * Takes the carried socket of fd, or says what the caller returns: VKR_PASS for the kernel's, a clean error for a
- * stream inherited by fork (its bytes are the parent's).
- */
-static struct vkr_sock *carried_get(int fd, int *r)
+struct vkr_sock *vkr_carried_get(int fd, int *r)
 {
 	static _Atomic bool warned;
 	struct vkr_sock *s;
@@ -49,7 +43,7 @@ static struct vkr_sock *carried_get(int fd, int *r)
 			VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *held = s;
 
 			*r = vkr_wait_connect(s->stream, 0);
-			return *r ? NULL : carried_get(fd, r);
+			return *r ? NULL : vkr_carried_get(fd, r);
 		}
 	}
 	vkr_sock_put(s);
@@ -192,7 +186,7 @@ static ssize_t recv_iov(int fd, const struct iovec *iov, int cnt, int flags, int
 	ssize_t total;
 	int r;
 
-	s = carried_get(fd, &r);
+	s = vkr_carried_get(fd, &r);
 	if (!s)
 		return r;
 	total = check_iov(iov, cnt, (flags & (MSG_TRUNC | MSG_PEEK)) != MSG_TRUNC, too_many);
@@ -329,7 +323,7 @@ static ssize_t send_iov(int fd, const struct iovec *iov, int cnt, int flags, int
 	ssize_t total;
 	int r;
 
-	s = carried_get(fd, &r);
+	s = vkr_carried_get(fd, &r);
 	if (!s)
 		return r;
 	total = check_iov(iov, cnt, true, too_many);
@@ -381,63 +375,4 @@ int vkr_sock_sendmmsg(int fd, struct mmsghdr *v, unsigned n, int flags)
 		v[i].msg_len = (unsigned)r;
 	}
 	return i ? (int)i : (int)r;
-}
-
-/*
- * The file's position moves by what was sent, so each chunk is read at an explicit offset: bytes that do not go are not
- * lost. The kernel accepts only files that it can map here (EINVAL otherwise).
- */
-ssize_t vkr_sock_sendfile(int out, int in, off_t *offset, size_t n)
-{
-	char chunk[FILE_CHUNK];
-	off_t at = offset ? *offset : lseek(in, 0, SEEK_CUR);
-	size_t done = 0;
-	ssize_t got, sent;
-	struct stat st;
-	int r;
-	struct vkr_sock *s = carried_get(out, &r);
-
-	if (!s)
-		return r;
-	vkr_sock_put(s);
-	if (fstat(in, &st) < 0)
-		return -errno;
-	if (at < 0 || !(S_ISREG(st.st_mode) || S_ISBLK(st.st_mode)))
-		return -EINVAL;
-	n = vkr_min(n, (size_t)0x7ffff000);
-	while (done < n) {
-		got = pread(in, chunk, vkr_min(sizeof(chunk), n - done), at);
-		if (got <= 0) {
-			if (got < 0 && !done)
-				return -errno;
-			break;
-		}
-		sent = vkr_sock_send(out, chunk, (size_t)got, 0);
-		if (sent < 0 && !done)
-			return sent;
-		if (sent <= 0)
-			break;
-		done += (size_t)sent;
-		at += sent;
-		if (sent < got)
-			break;
-	}
-	if (offset)
-		*offset = at;
-	else
-		lseek(in, at, SEEK_SET);
-	return (ssize_t)done;
-}
-
-/* The pages of a pipe cannot be moved into a ring; programs that splice know EINVAL as "copy instead". */
-ssize_t vkr_sock_splice(int in, loff_t *in_off, int out, loff_t *out_off, size_t n, unsigned flags)
-{
-	struct vkr_sock *a = vkr_sock_get(in), *b = vkr_sock_get(out);
-	bool carried = (a && vkr_sock_settle(a) == VKR_SOCK_CARRIED) || (b && vkr_sock_settle(b) == VKR_SOCK_CARRIED);
-
-	if (a)
-		vkr_sock_put(a);
-	if (b)
-		vkr_sock_put(b);
-	return carried ? -EINVAL : VKR_PASS;
 }
