@@ -349,7 +349,10 @@ int vkr_sock_connect(int fd, const struct sockaddr *sa, socklen_t len)
 	} else {
 		switch (vkr_sock_settle(s)) {
 		case VKR_SOCK_TCP:
-			r = connect_first(s, fd, sa, len);
+			/* After an attempt that failed the next call reports how, before another one begins. */
+			r = -atomic_exchange(&s->error, 0);
+			if (!r)
+				r = connect_first(s, fd, sa, len);
 			break;
 		case VKR_SOCK_LISTEN:
 			r = -EISCONN;

@@ -12,6 +12,7 @@ import json
 import os
 import random
 import re
+import select
 import shutil
 import signal
 import socket
@@ -369,8 +370,10 @@ class Case(unittest.TestCase):
         proc.err = err
         return out
 
-    def expect_line(self, proc, line):
+    def expect_line(self, proc, line, timeout=60):
         """The next line that a client says; what it said on stderr if it ended instead."""
+        if not select.select([proc.stdout], [], [], timeout)[0]:
+            raise AssertionError(f'{proc.args[:8]} said nothing in {timeout} s where {line!r} was awaited')
         got = proc.stdout.readline()
         if not got:
             raise AssertionError(f'{proc.args[:8]} ended: ' + proc.stderr.read()[-2000:].decode(errors='replace'))

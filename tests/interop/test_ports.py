@@ -51,6 +51,19 @@ class Ports(harness.Case):
         self.assertIsNone(flood.poll(), 'the flood ended early')
         flood.kill()
 
+    def test_refused(self):
+        """Where nothing listens a tool says so, also when it may not use TCP instead."""
+        port = harness.free_port()
+        for tool in ('valkey-cli', 'redis-cli'):
+            self.need(tool)
+            proc = self.spawn([tool, '-h', harness.HOST, '-p', port, 'PING'], port)
+            self.finish(proc, 20, expect=1)
+            lines = [line for line in proc.err.splitlines() if not line.startswith(b'libvkrdma[')]
+            for line in lines:
+                self.assertIn(b'Connection refused', line)
+            self.assertTrue(lines)
+        self.proofs += 1  # nothing to be carried
+
     def test_unflagged_port(self):
         """Two ports of one server, one flagged: only that one is carried."""
         self.need('openssl')
