@@ -279,11 +279,12 @@ static void open_step(struct vkr_stream *s)
 /* A connection that is not established yet. */
 static void early_step(struct vkr_stream *s)
 {
-	bool closed, broken;
+	bool closed, broken, heard;
 
 	pthread_mutex_lock(&s->p.lock);
 	closed = s->app_closed || s->end;
 	broken = s->broken;
+	heard = s->heard;
 	pthread_mutex_unlock(&s->p.lock);
 	if (closed || s->fail_errno) {
 		vkr_stream_teardown(s);
@@ -293,6 +294,9 @@ static void early_step(struct vkr_stream *s)
 		vkr_stream_teardown(s);
 	} else if (s->phase == VKR_PH_NEW) {
 		vkr_cm_connect_begin(s);
+	} else if (s->phase == VKR_PH_ACCEPTED && heard) {
+		/* Data before the RTU, which may be lost: the CM learns from us. Not all devices tell (COMM_EST). */
+		vkr_verbs.rdma_notify(s->id, IBV_EVENT_COMM_EST);
 	}
 }
 

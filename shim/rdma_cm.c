@@ -23,7 +23,6 @@
 #define RECEIVES_MIN       16
 #define REJECT_NO_LISTENER 8
 #define REJECT_STALE       10
-#define REJECT_CONSUMER    28
 
 static struct rdma_event_channel *channel;
 
@@ -275,6 +274,18 @@ static void on_response(struct vkr_stream *s, const struct vkr_cm_event *e)
 	vkr_stream_opened(s);
 }
 
+static void on_disconnected(struct vkr_stream *s)
+{
+	if (s->phase == VKR_PH_ACCEPTED || s->phase < VKR_PH_OPEN) {
+		if (s->role == VKR_ROLE_CONNECT)
+			vkr_cm_connect_failed(s, ECONNRESET, "the peer left at once");
+		vkr_stream_teardown(s);
+		return;
+	}
+	vkr_stream_disconnected(s);
+	vkr_stream_step(&s->task);
+}
+
 /* T12: our queue pair's number is still in TIMEWAIT at the peer. Another one will do. */
 static bool stale_retry(struct vkr_stream *s)
 {
@@ -286,17 +297,36 @@ static bool stale_retry(struct vkr_stream *s)
 	return true;
 }
 
+static void on_rejected(struct vkr_stream *s, const struct vkr_cm_event *e)
+{
+	char who[64], why[64];
+
+	if (e->status == REJECT_STALE && stale_retry(s))
+		return;
+	vkr_addr_text(&s->peer, who, sizeof(who));
+	if (vkr_wire_refusal_decode(e->data, e->data_len, why, sizeof(why)))
+		vkr_cm_connect_failed(s, ECONNREFUSED, "refused by %s: %s", who, why);
+	else if (e->status == REJECT_NO_LISTENER)
+		vkr_cm_connect_failed(s, ECONNREFUSED, "no RDMA listener at %s", who);
+	else
+		vkr_cm_connect_failed(s, ECONNREFUSED, "%s rejects RDMA connections (CM status %d)", who, e->status);
+	vkr_stream_teardown(s);
+}
+
 static void on_connect_error(struct vkr_stream *s, const struct vkr_cm_event *e)
 {
-	char who[64], what[112];
-
-	if (s->phase >= VKR_PH_OPEN || s->phase == VKR_PH_NEW)
+	if (s->phase == VKR_PH_NEW)
 		return;
+	if (s->phase >= VKR_PH_OPEN) {
+		/* The acceptor gave up when it had not heard yet that we are established: its end. */
+		if (e->type == RDMA_CM_EVENT_REJECTED)
+			on_disconnected(s);
+		return;
+	}
 	if (s->role == VKR_ROLE_ACCEPT) {
 		vkr_stream_teardown(s);
 		return;
 	}
-	vkr_addr_text(&s->peer, who, sizeof(who));
 	switch (e->type) {
 	case RDMA_CM_EVENT_ADDR_ERROR:
 		connect_over(s, ENETUNREACH, "address has no RDMA device behind it");
@@ -305,12 +335,7 @@ static void on_connect_error(struct vkr_stream *s, const struct vkr_cm_event *e)
 		connect_over(s, ENETUNREACH, "no RDMA route");
 		break;
 	case RDMA_CM_EVENT_REJECTED:
-		if (e->status == REJECT_STALE && stale_retry(s))
-			return;
-		snprintf(what, sizeof(what), "no RDMA listener at %s (%s)", who,
-			 e->status == REJECT_CONSUMER ? "refused" : "nothing listens");
-		vkr_cm_connect_failed(s, ECONNREFUSED, "%s", what);
-		vkr_stream_teardown(s);
+		on_rejected(s, e);
 		break;
 	default:
 		connect_over(s, e->status == -ETIMEDOUT ? ETIMEDOUT : EHOSTUNREACH, "no RDMA answer");
@@ -345,18 +370,6 @@ int vkr_connect_start(const struct sockaddr *local, const struct sockaddr *peer,
 }
 
 /* ------------------------------------------------------------------ events */
-
-static void on_disconnected(struct vkr_stream *s)
-{
-	if (s->phase == VKR_PH_ACCEPTED || s->phase < VKR_PH_OPEN) {
-		if (s->role == VKR_ROLE_CONNECT)
-			vkr_cm_connect_failed(s, ECONNRESET, "the peer left at once");
-		vkr_stream_teardown(s);
-		return;
-	}
-	vkr_stream_disconnected(s);
-	vkr_stream_step(&s->task);
-}
 
 static void stream_event(struct vkr_stream *s, const struct vkr_cm_event *e)
 {
@@ -405,7 +418,8 @@ static bool event_take(struct vkr_cm_event *e)
 	e->id = event->id;
 	e->listen_id = event->listen_id;
 	e->data_len = 0;
-	if ((e->type == RDMA_CM_EVENT_CONNECT_REQUEST || e->type == RDMA_CM_EVENT_CONNECT_RESPONSE) &&
+	if ((e->type == RDMA_CM_EVENT_CONNECT_REQUEST || e->type == RDMA_CM_EVENT_CONNECT_RESPONSE ||
+	     e->type == RDMA_CM_EVENT_REJECTED) &&
 	    event->param.conn.private_data) {
 		e->data_len = event->param.conn.private_data_len;
 		memcpy(e->data, event->param.conn.private_data, e->data_len);

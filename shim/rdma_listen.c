@@ -31,9 +31,12 @@ struct vkr_held {
 /* ------------------------------------------------------------------ requests */
 
 /* Nothing was promised yet: without a queue pair there is no other answer (T7 is about requests that could be met). */
-static void refuse(struct rdma_cm_id *id)
+static void refuse(struct rdma_cm_id *id, const char *why)
 {
-	vkr_verbs.rdma_reject(id, NULL, 0);
+	uint8_t data[VKR_REFUSAL_SIZE];
+
+	vkr_wire_refusal_encode(why, data);
+	vkr_verbs.rdma_reject(id, data, sizeof(data));
 }
 
 static int accept_request(struct vkr_stream *s, const char **what)
@@ -81,7 +84,7 @@ static void request_serve(struct vkr_listener *l, struct rdma_cm_id *id, const u
 
 	s = vkr_stream_new(VKR_ROLE_ACCEPT, rdma_get_local_addr(id), rdma_get_peer_addr(id), l->rule);
 	if (!s || vkr_cm_hello_take(s, data, data_len)) {
-		refuse(id);
+		refuse(id, s ? "another version of the protocol" : "out of memory");
 		vkr_verbs.rdma_destroy_id(id);
 		if (s)
 			vkr_stream_free(s);
@@ -99,7 +102,7 @@ static void request_serve(struct vkr_listener *l, struct rdma_cm_id *id, const u
 		/* A client that has gone meanwhile is its own affair; what this machine lacks is the user's. */
 		vkr_log(s->phase == VKR_PH_ACCEPTED ? VKR_LOG_INFO : VKR_LOG_WARN,
 			"RDMA connection from %s refused: %s (%s)", who, what, strerrordesc_np(-ret));
-		refuse(s->id);
+		refuse(s->id, what);
 		vkr_stream_teardown(s);
 		return;
 	}
@@ -156,7 +159,7 @@ void vkr_cm_request(struct vkr_listener *l, const struct vkr_cm_event *e)
 	}
 	h = l->n_held < HELD_MAX ? calloc(1, sizeof(*h)) : NULL;
 	if (!h) {
-		refuse(e->id);
+		refuse(e->id, "too many requests wait to be accepted");
 		vkr_verbs.rdma_destroy_id(e->id);
 		return;
 	}
@@ -227,7 +230,7 @@ static void listener_end(struct vkr_listener *l)
 		struct rdma_cm_id *id = l->held->id;
 
 		held_free(l->held);
-		refuse(id);
+		refuse(id, "the listener was closed");
 		vkr_verbs.rdma_destroy_id(id);
 	}
 	/* Handshakes under way have nobody to go to. */

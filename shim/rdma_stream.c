@@ -441,6 +441,7 @@ static void on_success(struct vkr_stream *s, const struct ibv_wc *wc, uint32_t *
 {
 	uint32_t low = (uint32_t)wc->wr_id;
 
+	s->heard++;
 	if (!(low & VKR_WR_RECV)) {
 		vkr_tx_completed(s, low & VKR_WR_SEQ);
 		return;
@@ -471,7 +472,6 @@ static void stream_complete(struct vkr_endpoint *ep, struct ibv_wc *const *wc, i
 		else
 			on_failure(s, wc[i]);
 	}
-	s->heard++;
 	if (s->phase < VKR_PH_FLUSH && !s->broken) {
 		/* Receives first: an echo or a refresh tells the peer that they are back. */
 		if (s->n_repost && vkr_stream_post_receives(s, s->repost, s->n_repost))
@@ -483,7 +483,8 @@ static void stream_complete(struct vkr_endpoint *ep, struct ibv_wc *const *wc, i
 	if (nospace && !s->nospace)
 		edge |= EPOLLOUT;
 	vkr_stream_update(s, edge);
-	if ((s->phase == VKR_PH_DRAIN && vkr_tx_drained(s)) || (s->phase == VKR_PH_PROOF && !s->tx.probing))
+	if (s->phase == VKR_PH_ACCEPTED || (s->phase == VKR_PH_DRAIN && vkr_tx_drained(s)) ||
+	    (s->phase == VKR_PH_PROOF && !s->tx.probing))
 		vkr_task_queue(&s->task);
 	pthread_mutex_unlock(&s->p.lock);
 }
@@ -492,12 +493,8 @@ static void stream_async(struct vkr_endpoint *ep, enum ibv_event_type type)
 {
 	struct vkr_stream *s = vkr_container_of(ep, struct vkr_stream, ep);
 
-	if (type == IBV_EVENT_COMM_EST) {
-		/* The connector's first data overtook its RTU: the CM learns from us. */
-		if (s->phase == VKR_PH_ACCEPTED)
-			vkr_verbs.rdma_notify(s->id, type);
-		return;
-	}
+	if (type == IBV_EVENT_COMM_EST)
+		return; /* what has come completes, and that is when the CM is told */
 	if (type == IBV_EVENT_PORT_ERR) {
 		vkr_alive_probe(s);
 		return;

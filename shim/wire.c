@@ -151,3 +151,23 @@ int vkr_wire_hello_decode(const void *in, size_t size, struct vkr_hello *h)
 	h->ring_max = get32(p + 28);
 	return hello_check(h, p[5], size);
 }
+
+void vkr_wire_refusal_encode(const char *why, uint8_t out[VKR_REFUSAL_SIZE])
+{
+	memset(out, 0, VKR_REFUSAL_SIZE);
+	put32(out, VKR_REFUSAL_MAGIC);
+	memcpy(out + 4, why, vkr_min(strlen(why), (size_t)VKR_REFUSAL_SIZE - 4));
+}
+
+bool vkr_wire_refusal_decode(const void *in, size_t size, char *why, size_t room)
+{
+	const uint8_t *p = in;
+	size_t i, n = vkr_min(size, (size_t)VKR_REFUSAL_SIZE);
+
+	if (!in || n < 4 || get32(p) != VKR_REFUSAL_MAGIC || !room)
+		return false;
+	for (i = 4; i < n && p[i] && i - 3 < room; i++)
+		why[i - 4] = p[i] >= ' ' && p[i] < 0x7f ? (char)p[i] : '?';
+	why[i - 4] = '\0';
+	return i > 4;
+}

@@ -81,4 +81,13 @@ void vkr_wire_hello_encode(const struct vkr_hello *h, uint8_t out[VKR_HELLO_SIZE
  * connection is refused). Length is what the CM reported, padding included. */
 int vkr_wire_hello_decode(const void *in, size_t size, struct vkr_hello *h);
 
+/* Why a request is refused, in the private data of the CM's reject: magic, then text with zeros behind it. Natives
+ * never look at it. */
+#define VKR_REFUSAL_MAGIC 0x564b5230u
+#define VKR_REFUSAL_SIZE  100
+
+void vkr_wire_refusal_encode(const char *why, uint8_t out[VKR_REFUSAL_SIZE]);
+/* True if there is a text: shortened to room, and anything but printable ASCII replaced. */
+bool vkr_wire_refusal_decode(const void *in, size_t size, char *why, size_t room);
+
 #endif

@@ -554,6 +554,7 @@ static void got_rej(struct cm_id *id, const struct sv_msg *m)
 	case CM_REQ_RCVD:
 	case CM_REP_SENT:
 	case CM_REP_RCVD:
+	case CM_ESTABLISHED: /* the acceptor gave up before our RTU reached it */
 		sv_timer_cancel(&id->timer);
 		id->state = CM_CLOSED;
 		cm_raise(id, RDMA_CM_EVENT_REJECTED, (int)m->status, m, CM_PRIV_REJ);

@@ -82,6 +82,11 @@ static void do_no_rtu(void)
 	sv_store(&f.no_rtu, true);
 }
 
+static void do_rtu(void)
+{
+	sv_store(&f.no_rtu, false);
+}
+
 static const struct action {
 	const char *word;
 	void (*run)(void);
@@ -93,6 +98,7 @@ static const struct action {
     {"remove", do_remove, NULL, 0},
     {"return", do_return, NULL, 0},
     {"no_rtu", do_no_rtu, NULL, 0},
+    {"rtu", do_rtu, NULL, 0},
     {"cq_err", cq_event, NULL, 0},
     {"qp_fatal", NULL, qp_event, IBV_EVENT_QP_FATAL},
     {"qp_req_err", NULL, qp_event, IBV_EVENT_QP_REQ_ERR},

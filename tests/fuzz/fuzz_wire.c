@@ -65,6 +65,19 @@ static void check_immediate(const uint8_t *data, size_t size, uint32_t room)
 		FUZZ_CHECK(rc == -ERANGE && (ntohl(imm) == 0 || ntohl(imm) > room));
 }
 
+static void check_refusal(const uint8_t *data, size_t size, uint32_t bound)
+{
+	char why[VKR_REFUSAL_SIZE + 1];
+	size_t room = bound % sizeof(why), i;
+
+	memset(why, '#', sizeof(why));
+	if (!vkr_wire_refusal_decode(data, size, why, room))
+		return;
+	FUZZ_CHECK(memchr(why, 0, room) && why[0] && why[room] == '#');
+	for (i = 0; why[i]; i++)
+		FUZZ_CHECK(why[i] >= ' ' && why[i] < 0x7f);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	uint32_t bound;
@@ -72,10 +85,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (size < 5)
 		return 0;
 	memcpy(&bound, data + 1, 4);
-	if (data[0] % 3 == 0)
+	if (data[0] % 4 == 0)
 		check_message(data + 5, size - 5, bound);
-	else if (data[0] % 3 == 1)
+	else if (data[0] % 4 == 1)
 		check_hello(data + 5, size - 5);
+	else if (data[0] % 4 == 3)
+		check_refusal(data + 5, size - 5, bound);
 	else
 		check_immediate(data + 5, size - 5, bound);
 	return 0;
@@ -132,6 +147,10 @@ size_t fuzz_seed(unsigned n, uint8_t *out)
 		head = seed_head(out, 2, 4096);
 		memcpy(out + head, &imm, sizeof(imm));
 		return head + sizeof(imm);
+	case 3:
+		head = seed_head(out, 3, 60);
+		vkr_wire_refusal_encode("no queue pair is left", out + head);
+		return head + VKR_REFUSAL_SIZE;
 	default:
 		return 0;
 	}

@@ -330,7 +330,8 @@ static void stale_client(struct tv_side *s)
 	rdma_destroy_event_channel(ch);
 }
 
-/* Without the RTU the acceptor waits, until its program says that the peer has been heard. */
+/* Without the RTU the acceptor waits, until its program says that the peer has been heard; if it gives up instead, the
+ * established peer is rejected. */
 static void no_rtu_role(struct tv_side *s)
 {
 	struct rdma_event_channel *ch = tv_channel(), *cch = tv_channel();
@@ -354,17 +355,22 @@ static void no_rtu_role(struct tv_side *s)
 	CHECK_EQ(rdma_accept(b.id, &p), 0);
 	tv_expect(cch, RDMA_CM_EVENT_ESTABLISHED);
 	CHECK(!tv_any_event(ch, 100));
-	CHECK_EQ(rdma_notify(b.id, IBV_EVENT_COMM_EST), 0);
-	tv_expect(ch, RDMA_CM_EVENT_ESTABLISHED);
-	CHECK_EQ(rdma_disconnect(a.id), 0);
-	tv_expect(ch, RDMA_CM_EVENT_DISCONNECTED);
-	CHECK_EQ(rdma_disconnect(b.id), 0);
-	tv_expect(cch, RDMA_CM_EVENT_DISCONNECTED);
-	tv_end_close(&a);
+	if (*(bool *)s->arg) {
+		CHECK_EQ(rdma_notify(b.id, IBV_EVENT_COMM_EST), 0);
+		tv_expect(ch, RDMA_CM_EVENT_ESTABLISHED);
+		CHECK_EQ(rdma_disconnect(a.id), 0);
+		tv_expect(ch, RDMA_CM_EVENT_DISCONNECTED);
+		CHECK_EQ(rdma_disconnect(b.id), 0);
+		tv_expect(cch, RDMA_CM_EVENT_DISCONNECTED);
+	}
 	tv_end_close(&b);
-	CHECK_EQ(rdma_destroy_id(a.id), 0);
 	CHECK_EQ(rdma_destroy_id(b.id), 0);
+	if (!*(bool *)s->arg)
+		tv_expect(cch, RDMA_CM_EVENT_REJECTED);
+	tv_end_close(&a);
+	CHECK_EQ(rdma_destroy_id(a.id), 0);
 	CHECK_EQ(rdma_destroy_id(lis), 0);
+	fault("rtu");
 	rdma_destroy_event_channel(ch);
 	rdma_destroy_event_channel(cch);
 }
@@ -381,7 +387,23 @@ SOLO(timed)
 SOLO(port_events)
 SOLO(qp_events)
 SOLO(cq_event)
-SOLO(no_rtu)
+
+static void no_rtu(bool notify)
+{
+	pid_t pid = tv_spawn(no_rtu_role, -1, -1, &notify, 20);
+
+	assert_int_equal(tv_wait(pid), 0);
+}
+
+static void test_no_rtu(void **state)
+{
+	no_rtu(true);
+}
+
+static void test_no_rtu_given_up(void **state)
+{
+	no_rtu(false);
+}
 
 static void test_cut_peer(void **state)
 {
@@ -396,10 +418,12 @@ static void test_stale(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_words),     cmocka_unit_test(test_cut),      cmocka_unit_test(test_cut_peer),
-	    cmocka_unit_test(test_remove),    cmocka_unit_test(test_timed),    cmocka_unit_test(test_port_events),
-	    cmocka_unit_test(test_qp_events), cmocka_unit_test(test_cq_event), cmocka_unit_test(test_stale),
-	    cmocka_unit_test(test_no_rtu),
+	    cmocka_unit_test(test_words),           cmocka_unit_test(test_cut),
+	    cmocka_unit_test(test_cut_peer),        cmocka_unit_test(test_remove),
+	    cmocka_unit_test(test_timed),           cmocka_unit_test(test_port_events),
+	    cmocka_unit_test(test_qp_events),       cmocka_unit_test(test_cq_event),
+	    cmocka_unit_test(test_stale),           cmocka_unit_test(test_no_rtu),
+	    cmocka_unit_test(test_no_rtu_given_up),
 	};
 
 	cmocka_set_test_filter(getenv("TV_ONLY"));

@@ -244,6 +244,37 @@ static void hello_errors(void **state)
 	assert_int_equal(hello_with(4, later, 0, 39), -EPROTO);
 }
 
+static void refusals(void **state)
+{
+	static const uint8_t golden_bytes[VKR_REFUSAL_SIZE] = {0x56, 0x4b, 0x52, 0x30, 'n', 'o'};
+	uint8_t data[148]; /* as a reject is padded */
+	char why[VKR_REFUSAL_SIZE], longest[200];
+
+	memset(data, 0, sizeof(data));
+	vkr_wire_refusal_encode("no", data);
+	assert_memory_equal(data, golden_bytes, sizeof(golden_bytes));
+	assert_true(vkr_wire_refusal_decode(data, sizeof(data), why, sizeof(why)));
+	assert_string_equal(why, "no");
+	assert_true(vkr_wire_refusal_decode(data, sizeof(data), why, 2));
+	assert_string_equal(why, "n");
+	memset(longest, 'x', sizeof(longest) - 1);
+	longest[sizeof(longest) - 1] = 0;
+	memset(data, 0xee, sizeof(data));
+	vkr_wire_refusal_encode(longest, data);
+	assert_true(vkr_wire_refusal_decode(data, sizeof(data), why, sizeof(why)));
+	assert_int_equal(strlen(why), VKR_REFUSAL_SIZE - 4);
+	data[5] = 27;
+	assert_true(vkr_wire_refusal_decode(data, 7, why, sizeof(why)));
+	assert_string_equal(why, "x?x");
+	/* Natives, who send none, or anything. */
+	assert_false(vkr_wire_refusal_decode(data, 3, why, sizeof(why)));
+	assert_false(vkr_wire_refusal_decode(data, 4, why, sizeof(why)));
+	assert_false(vkr_wire_refusal_decode(NULL, 0, why, sizeof(why)));
+	assert_false(vkr_wire_refusal_decode(data, sizeof(data), why, 0));
+	data[0] = 0;
+	assert_false(vkr_wire_refusal_decode(data, sizeof(data), why, sizeof(why)));
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -256,6 +287,7 @@ int main(void)
 	    cmocka_unit_test(every_opcode),
 	    cmocka_unit_test(memory_ranges),
 	    cmocka_unit_test(immediates),
+	    cmocka_unit_test(refusals),
 	    cmocka_unit_test(hello_golden),
 	    cmocka_unit_test(hello_natives),
 	    cmocka_unit_test(hello_errors),
