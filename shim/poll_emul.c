@@ -144,6 +144,21 @@ static int strip_markers(struct vkr_epset *set, struct epoll_event *evs, int n)
  */
 #define INNER_MAX 8 /* as deep as the kernel nests is 4; wide sets of sets are looked at in part, and reported */
 
+/* Completion events that nobody has taken make every set that holds a channel readable. */
+static void channels_drain(void)
+{
+	struct pollfd p[VKR_MAX_DEVICES];
+	int fds[VKR_MAX_DEVICES], n = vkr_engine_fds(fds), i;
+
+	for (i = 0; i < n; i++)
+		p[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
+	if (n == 0 || vkr_real.poll(p, (nfds_t)n, 0) <= 0)
+		return;
+	for (i = 0; i < n; i++)
+		if (p[i].revents)
+			vkr_engine_event(fds[i]);
+}
+
 bool vkr_epset_ready(struct vkr_epset *set)
 {
 	struct vkr_epset *inner[INNER_MAX];
@@ -155,6 +170,9 @@ bool vkr_epset_ready(struct vkr_epset *set)
 	if (!vkr_load(&set->mixed) || vkr_epset_peek(set))
 		return true;
 	efd_drain(set);
+	channels_drain();
+	if (vkr_epset_peek(set))
+		return true;
 	pthread_mutex_lock(&vkr_ctl_lock);
 	p.fd = vkr_file_number(&set->file);
 	DL_FOREACH2(set->duals, it, next)
@@ -381,8 +399,14 @@ static int plain_wait(struct vkr_epset *set, int epfd, struct epoll_event *evs, 
 	if (atomic_load(&set->mixed))
 		return 0;
 	r = real_epoll_wait(epfd, evs, max, time_left(deadline), mask);
-	if (r > 0 && vkr_unlikely(vkr_load_acq(&set->mixed)))
-		r = strip_markers(set, evs, r);
+	if (r <= 0)
+		return r;
+	/* The markers are in the set a moment before it is called mixed. */
+	r = strip_markers(set, evs, r);
+	if (!r) {
+		pthread_mutex_lock(&vkr_ctl_lock);
+		pthread_mutex_unlock(&vkr_ctl_lock);
+	}
 	return r;
 }
 

@@ -91,11 +91,11 @@ struct vkr_conn_stats *vkr_stream_stats(struct vkr_stream *s);
 void vkr_stream_addrs(struct vkr_stream *s, struct sockaddr_storage *local, struct sockaddr_storage *peer);
 
 /*
- * recv: copies up to the iovecs' total. > 0 bytes; 0 = end of the stream (or total length 0); -EAGAIN; -ECONNRESET,
- * -ETIMEDOUT, ... a pending error, reported once, after the data before it. peek leaves the bytes. send: > 0 bytes
- * accepted, may be fewer than asked; 0 only for total length 0; -EAGAIN; -EPIPE; a pending error once. Accepted bytes
- * are the library's to deliver. User memory is read or written directly: the caller has checked nothing, a bad pointer
- * faults as in memcpy (the socket layer guards for EFAULT).
+ * recv: copies up to the iovecs' total. > 0 bytes; 0 = end of the stream, or bytes are there and none was asked for;
+ * -EAGAIN; -ECONNRESET, -ETIMEDOUT, ... a pending error, reported once, after the data before it. peek leaves the
+ * bytes. send: > 0 bytes accepted, may be fewer than asked; 0 only for total length 0; -EAGAIN; -EPIPE; a pending error
+ * once. Accepted bytes are the library's to deliver. User memory is read or written directly: the caller has checked
+ * nothing, a bad pointer faults as in memcpy (the socket layer guards for EFAULT).
  */
 ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, int iovcnt, bool peek);
 ssize_t vkr_stream_send(struct vkr_stream *s, const struct iovec *iov, int iovcnt);

@@ -623,14 +623,14 @@ ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, int iovcn
 	size_t want = iov_total(iov, iovcnt);
 	ssize_t ret;
 
-	if (!want)
-		return 0;
 	vkr_depth++;
 	pthread_mutex_lock(&s->p.lock);
 	if (vkr_load(&s->state) != VKR_STREAM_OPEN) {
 		ret = -EAGAIN;
 	} else if (!s->inq) {
 		ret = rx_nothing(s);
+	} else if (vkr_unlikely(!want)) {
+		ret = 0;
 	} else if (peek) {
 		ret = (ssize_t)rx_peek(s, &c, want);
 	} else {

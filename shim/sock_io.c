@@ -153,8 +153,6 @@ static ssize_t do_recv(struct vkr_sock *s, const struct iovec *iov, int cnt, siz
 		return -EINVAL;
 	if (vkr_unlikely(flags & MSG_ERRQUEUE))
 		return -EAGAIN;
-	if (vkr_unlikely(!total))
-		return 0;
 	if (vkr_unlikely(all && flags & MSG_PEEK))
 		return recv_peek_all(s, iov, cnt, total);
 	for (;;) {
@@ -180,7 +178,8 @@ static ssize_t do_recv(struct vkr_sock *s, const struct iovec *iov, int cnt, siz
 	}
 }
 
-static ssize_t recv_iov(int fd, const struct iovec *iov, int cnt, int flags, int too_many)
+/* `call`: of the recv family, whose calls wait for bytes or the end also when they want none; read(2)'s do not. */
+static ssize_t recv_iov(int fd, const struct iovec *iov, int cnt, int flags, int too_many, bool call)
 {
 	VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *s = NULL;
 	ssize_t total;
@@ -190,26 +189,28 @@ static ssize_t recv_iov(int fd, const struct iovec *iov, int cnt, int flags, int
 	if (!s)
 		return r;
 	total = check_iov(iov, cnt, (flags & (MSG_TRUNC | MSG_PEEK)) != MSG_TRUNC, too_many);
-	return total < 0 ? total : do_recv(s, iov, cnt, (size_t)total, flags);
+	if (vkr_unlikely(total < 0 || (!total && !call)))
+		return total;
+	return do_recv(s, iov, cnt, (size_t)total, flags);
 }
 
 ssize_t vkr_sock_read(int fd, void *buf, size_t n)
 {
 	struct iovec iov = {buf, vkr_min(n, (size_t)0x7ffff000)};
 
-	return recv_iov(fd, &iov, 1, 0, -EINVAL);
+	return recv_iov(fd, &iov, 1, 0, -EINVAL, false);
 }
 
 ssize_t vkr_sock_readv(int fd, const struct iovec *iov, int cnt)
 {
-	return recv_iov(fd, iov, cnt, 0, -EINVAL);
+	return recv_iov(fd, iov, cnt, 0, -EINVAL, false);
 }
 
 ssize_t vkr_sock_recv(int fd, void *buf, size_t n, int flags)
 {
 	struct iovec iov = {buf, vkr_min(n, (size_t)0x7ffff000)};
 
-	return recv_iov(fd, &iov, 1, flags, -EINVAL);
+	return recv_iov(fd, &iov, 1, flags, -EINVAL, true);
 }
 
 ssize_t vkr_sock_recvfrom(int fd, void *buf, size_t n, int flags, struct sockaddr *sa, socklen_t *len)
@@ -227,7 +228,7 @@ ssize_t vkr_sock_recvmsg(int fd, struct msghdr *m, int flags)
 
 	if (vkr_bad_pointer(m, sizeof(*m)))
 		return vkr_fd_tracked(fd) ? -EFAULT : VKR_PASS;
-	r = recv_iov(fd, m->msg_iov, m->msg_iovlen > INT_MAX ? INT_MAX : (int)m->msg_iovlen, flags, -EMSGSIZE);
+	r = recv_iov(fd, m->msg_iov, m->msg_iovlen > INT_MAX ? INT_MAX : (int)m->msg_iovlen, flags, -EMSGSIZE, true);
 	if (r >= 0) {
 		m->msg_namelen = 0;
 		m->msg_controllen = 0;
@@ -292,8 +293,6 @@ static ssize_t do_send(struct vkr_sock *s, const struct iovec *iov, int cnt, siz
 
 	if (vkr_unlikely(flags & MSG_OOB))
 		return -EOPNOTSUPP;
-	if (vkr_unlikely(!total))
-		return 0;
 	for (;;) {
 		if (vkr_likely(!done))
 			n = send_some(s, iov, cnt);
