@@ -38,6 +38,7 @@ static bool kicked; /* work lock: the eventfd has been written and not read */
 static struct vkr_timer *timers;
 static int kick_fd = -1;
 static struct vkr_progress_source source;
+static struct vkr_progress_source above; /* work lock; of the socket layers */
 static VKR_TLS bool is_progress;
 
 static struct {
@@ -87,6 +88,14 @@ void vkr_progress_kick(void)
 	kick_locked();
 	pthread_mutex_unlock(&work_lock);
 	errno = err;
+}
+
+void vkr_engine_watch(int (*fd)(void), void (*readable)(void))
+{
+	pthread_mutex_lock(&work_lock);
+	above = (struct vkr_progress_source){fd, readable};
+	kick_locked();
+	pthread_mutex_unlock(&work_lock);
 }
 
 void vkr_task_queue(struct vkr_task *task)
@@ -218,7 +227,7 @@ static void tick(int64_t now)
 
 /* ------------------------------------------------------------------ the thread */
 
-#define FIXED_FDS 2
+#define FIXED_FDS 3
 
 static int fill_fds(struct pollfd *p, struct vkr_device **devs, int *n_devs)
 {
@@ -227,6 +236,9 @@ static int fill_fds(struct pollfd *p, struct vkr_device **devs, int *n_devs)
 	*n_devs = vkr_engine_devices(devs);
 	p[0] = (struct pollfd){.fd = kick_fd, .events = POLLIN};
 	p[1] = (struct pollfd){.fd = source.fd ? source.fd() : -1, .events = POLLIN};
+	pthread_mutex_lock(&work_lock);
+	p[2] = (struct pollfd){.fd = above.fd ? above.fd() : -1, .events = POLLIN};
+	pthread_mutex_unlock(&work_lock);
 	for (i = 0; i < *n_devs; i++) {
 		p[n++] = (struct pollfd){.fd = devs[i]->verbs->async_fd, .events = POLLIN};
 		p[n++] = (struct pollfd){.fd = mode.guard ? devs[i]->channel->fd : -1, .events = POLLIN};
@@ -273,6 +285,8 @@ static void wait_and_serve(int64_t until)
 		kick_read();
 	if (p[1].revents)
 		source.readable();
+	if (p[2].revents)
+		above.readable();
 	for (i = 0; i < n_devs; i++) {
 		if (p[FIXED_FDS + 2 * i].revents)
 			vkr_device_async(devs[i]);
@@ -353,5 +367,6 @@ void vkr_progress_forked(void)
 	timers = NULL;
 	kicked = false;
 	kick_fd = -1;
+	above = (struct vkr_progress_source){NULL, NULL};
 	is_progress = false;
 }

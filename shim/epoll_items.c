@@ -7,6 +7,7 @@
 #include "guard.h"
 #include "libc_real.h"
 #include "log.h"
+#include "pump.h"
 #include "sock.h"
 #include "socket.h"
 
@@ -443,6 +444,8 @@ int vkr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 
 	vkr_fork_check();
 	f = vkr_file_get(fd);
+	if (f)
+		vkr_pair_heir(f, fd);
 	set = vkr_epset_get(epfd);
 	if (f && !set && in_user_space(f))
 		set = adopt(epfd, fd);

@@ -5,6 +5,7 @@
 #include "guard.h"
 #include "libc_real.h"
 #include "log.h"
+#include "pump.h"
 #include "sock.h"
 #include "socket.h"
 
@@ -444,6 +445,9 @@ out:
 	pthread_mutex_unlock(&vkr_ctl_lock);
 	if (stale)
 		vkr_file_put(stale);
+	/* Where stdio is: printf() and scanf() do not come by us. */
+	if (f && r >= 0 && newfd <= STDERR_FILENO && f->kind == VKR_KIND_SOCK)
+		vkr_pair_share((struct vkr_sock *)f, newfd);
 	if (f)
 		vkr_file_put(f);
 	return r;
@@ -479,6 +483,7 @@ static void mark_shared(int fd, struct vkr_file *f, void *arg)
 
 void vkr_socket_fork_prepare(void)
 {
+	vkr_pump_fork_prepare();
 	pthread_mutex_lock(&vkr_ctl_lock);
 	pthread_mutex_lock(&pool_lock);
 	if (vkr_engine_running())
@@ -492,6 +497,7 @@ void vkr_socket_fork_parent(void)
 	vkr_file_each_number(NULL, mark_shared, NULL);
 	pthread_mutex_unlock(&pool_lock);
 	pthread_mutex_unlock(&vkr_ctl_lock);
+	vkr_pump_fork_parent();
 }
 
 static void close_in_child(int fd, void *arg)
@@ -499,9 +505,16 @@ static void close_in_child(int fd, void *arg)
 	vkr_guard_close(fd);
 }
 
+static void note_inherited(int fd, struct vkr_file *f, void *arg)
+{
+	mark_shared(fd, f, arg);
+	if (f->kind == VKR_KIND_SOCK && vkr_load(&((struct vkr_sock *)f)->state) == VKR_SOCK_CARRIED)
+		vkr_store(&vkr_pair_inherited, true);
+}
+
 /*
- * The child owns no connection. What it inherited keeps its entries (so that calls on them get a clean error instead of
- * the pair's), is never taken down, and everything it makes from now on is its own.
+ * The child owns no connection. What it inherited keeps its entries (so that its first call on one asks the owner for
+ * pair mode), is never taken down, and everything it makes from now on is its own.
  */
 void vkr_socket_fork_child(void)
 {
@@ -519,7 +532,8 @@ void vkr_socket_fork_child(void)
 	vkr_log_forked();
 	vkr_options_forked();
 	vkr_wait_forked();
-	vkr_file_each_number(NULL, mark_shared, NULL);
+	vkr_pump_fork_child();
+	vkr_file_each_number(NULL, note_inherited, NULL);
 }
 
 void vkr_fork_check_slow(void)

@@ -36,7 +36,7 @@ static void each_right(const struct msghdr *m, void (*fn)(int fd))
 static void passed_on(int fd)
 {
 	if (vkr_fd_tracked(fd))
-		vkr_sock_fdopen(fd);
+		vkr_sock_share(fd);
 }
 
 void vkr_note_rights_in(const struct msghdr *m)
@@ -51,7 +51,8 @@ void vkr_note_rights_out(const struct msghdr *m)
 {
 	int saved = errno;
 
-	each_right(m, passed_on);
+	if (!vkr_bad_pointer(m, sizeof(*m)) && !vkr_bad_pointer(m->msg_control, m->msg_controllen))
+		each_right(m, passed_on);
 	errno = saved;
 }
 
@@ -181,15 +182,51 @@ VKR_NAME(fclose, vkr_call_fclose);
 
 FILE *vkr_call_fdopen(int fd, const char *mode)
 {
-	FILE *f = vkr_real.fdopen(fd, mode);
-	int saved = errno;
-
-	if (f && vkr_tracked(fd))
-		vkr_sock_fdopen(fd);
-	errno = saved;
-	return f;
+	if (vkr_tracked(fd))
+		vkr_sock_share(fd);
+	return vkr_real.fdopen(fd, mode);
 }
 VKR_NAME(fdopen, vkr_call_fdopen);
+
+static int call_vdprintf(int fd, const char *format, va_list ap)
+{
+	if (vkr_tracked(fd))
+		vkr_sock_share(fd);
+	return vkr_real.vdprintf(fd, format, ap);
+}
+VKR_NAME(vdprintf, call_vdprintf);
+
+static int call_vdprintf_chk(int fd, int flag, const char *format, va_list ap)
+{
+	if (vkr_tracked(fd))
+		vkr_sock_share(fd);
+	return vkr_real.__vdprintf_chk(fd, flag, format, ap);
+}
+VKR_NAME(__vdprintf_chk, call_vdprintf_chk);
+
+static int call_dprintf(int fd, const char *format, ...)
+{
+	va_list ap;
+	int ret;
+
+	va_start(ap, format);
+	ret = call_vdprintf(fd, format, ap);
+	va_end(ap);
+	return ret;
+}
+VKR_NAME(dprintf, call_dprintf);
+
+static int call_dprintf_chk(int fd, int flag, const char *format, ...)
+{
+	va_list ap;
+	int ret;
+
+	va_start(ap, format);
+	ret = call_vdprintf_chk(fd, flag, format, ap);
+	va_end(ap);
+	return ret;
+}
+VKR_NAME(__dprintf_chk, call_dprintf_chk);
 
 FILE *vkr_call_freopen(const char *path, const char *mode, FILE *f)
 {

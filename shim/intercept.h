@@ -79,8 +79,9 @@ static inline bool vkr_vforked(void)
 
 /* vkr_fd_fresh() if fd is valid and the call is the application's; returns fd. */
 int vkr_note_fresh(int fd);
-/* SCM_RIGHTS in a message that went through: the kernel has read it, so the pointers are good. */
+/* SCM_RIGHTS in a message that came: the kernel has filled it, so the pointers are good. */
 void vkr_note_rights_in(const struct msghdr *m);
+/* In one that is about to be sent. */
 void vkr_note_rights_out(const struct msghdr *m);
 
 /* Signal `sig` has a new disposition: remembers it. */

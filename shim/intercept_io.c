@@ -59,11 +59,8 @@ VKR_ENTRY(int, recvmmsg, (int fd, struct mmsghdr *v, unsigned n, int flags, stru
 
 static ssize_t sendmsg_real(int fd, const struct msghdr *m, int flags)
 {
-	ssize_t ret = vkr_real.sendmsg(fd, m, flags);
-
-	if (ret >= 0)
-		vkr_note_rights_out(m);
-	return ret;
+	vkr_note_rights_out(m);
+	return vkr_real.sendmsg(fd, m, flags);
 }
 
 VKR_ACTIVE ssize_t active_sendmsg(int fd, const struct msghdr *m, int flags)
@@ -78,11 +75,9 @@ VKR_ENTRY(ssize_t, sendmsg, (int fd, const struct msghdr *m, int flags), (fd, m,
 
 static int sendmmsg_real(int fd, struct mmsghdr *v, unsigned n, int flags)
 {
-	int ret = vkr_real.sendmmsg(fd, v, n, flags);
-
-	for (int i = 0; i < ret; i++)
+	for (unsigned i = 0; i < n && !vkr_bad_pointer(v, n * sizeof(*v)); i++)
 		vkr_note_rights_out(&v[i].msg_hdr);
-	return ret;
+	return vkr_real.sendmmsg(fd, v, n, flags);
 }
 
 VKR_ACTIVE int active_sendmmsg(int fd, struct mmsghdr *v, unsigned n, int flags)

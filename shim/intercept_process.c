@@ -134,7 +134,7 @@ static bool exec_begin(bool likely_to_work)
 
 	if (vkr_likely(!vkr_load(&vkr_active)))
 		return false;
-	if (likely_to_work && vkr_depth == 0 && !vkr_vforked())
+	if (likely_to_work)
 		vkr_socket_exec();
 	restored = vkr_limits_restore();
 	errno = saved;
@@ -277,6 +277,7 @@ VKR_NAME(execle, call_execle);
                                                                                                                        \
 		if (vkr_likely(!vkr_on()) || vkr_vforked())                                                            \
 			return vkr_real.name(pid, path, fa, attr, argv, envp);                                         \
+		vkr_socket_spawn();                                                                                    \
 		vkr_limits_spawn_begin();                                                                              \
 		ret = vkr_real.name(pid, path, fa, attr, argv, envp);                                                  \
 		vkr_limits_spawn_end();                                                                                \
@@ -289,12 +290,30 @@ SPAWN(posix_spawnp, pid_t);
 SPAWN(pidfd_spawn, int);
 SPAWN(pidfd_spawnp, int);
 
+/* A connection that the child gets under another number is inherited although it is close-on-exec. */
+static int call_file_actions_adddup2(posix_spawn_file_actions_t *fa, int fd, int newfd)
+{
+	if (vkr_tracked(fd))
+		vkr_sock_share(fd);
+	return vkr_real.posix_spawn_file_actions_adddup2(fa, fd, newfd);
+}
+VKR_NAME(posix_spawn_file_actions_adddup2, call_file_actions_adddup2);
+
+static int call_system(const char *command)
+{
+	if (vkr_on() && command && !vkr_vforked())
+		vkr_socket_spawn();
+	return vkr_real.system(command);
+}
+VKR_NAME(system, call_system);
+
 static FILE *call_popen(const char *command, const char *mode)
 {
 	FILE *f;
 
 	if (vkr_likely(!vkr_on()) || vkr_vforked())
 		return vkr_real.popen(command, mode);
+	vkr_socket_spawn();
 	vkr_limits_spawn_begin();
 	f = vkr_real.popen(command, mode);
 	vkr_limits_spawn_end();

@@ -17,6 +17,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -99,7 +100,12 @@
 	X(FILE *, fdopen, (int fd, const char *mode), (fd, mode), NULL)                                                \
 	X(FILE *, freopen, (const char *path, const char *mode, FILE *f), (path, mode, f), NULL)                       \
 	X(FILE *, freopen64, (const char *path, const char *mode, FILE *f), (path, mode, f), NULL)                     \
+	X(int, vdprintf, (int fd, const char *format, va_list ap), (fd, format, ap), -1)                               \
+	X(int, __vdprintf_chk, (int fd, int flag, const char *format, va_list ap), (fd, flag, format, ap), -1)         \
+	X(int, system, (const char *command), (command), -1)                                                           \
 	X(FILE *, popen, (const char *command, const char *mode), (command, mode), NULL)                               \
+	X(int, posix_spawn_file_actions_adddup2, (posix_spawn_file_actions_t * fa, int fd, int newfd),                 \
+	  (fa, fd, newfd), ENOSYS)                                                                                     \
 	X(int, posix_spawn,                                                                                            \
 	  (pid_t * pid, const char *path, const posix_spawn_file_actions_t *fa, const posix_spawnattr_t *attr,         \
 	   char *const argv[], char *const envp[]),                                                                    \

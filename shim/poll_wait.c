@@ -11,6 +11,7 @@
 #include "epset.h"
 #include "guard.h"
 #include "libc_real.h"
+#include "pump.h"
 #include "sock.h"
 #include "socket.h"
 #include "spin.h"
@@ -213,7 +214,9 @@ static bool one_ready(void *arg)
 		return true;
 	if (o->more && vkr_stream_inq(o->more) > o->inq)
 		return true;
-	return o->p && vkr_ready_bits(vkr_pollable_ready(o->p)) & o->want;
+	/* What a reader waits for may come by another way from now on. */
+	return o->p && vkr_ready_bits(vkr_pollable_ready(o->p)) &
+			   (o->want | (o->want & EPOLLIN || o->more ? VKR_EDGE_STATE : 0));
 }
 
 struct one_watch {
@@ -307,9 +310,15 @@ struct poll_call {
 	struct waiter *waiter;
 };
 
-static bool is_user(struct vkr_file *f)
+static bool is_user(struct vkr_file *f, int fd)
 {
+	vkr_pair_heir(f, fd);
 	return !vkr_file_inherited(f) && vkr_file_pollable(f);
+}
+
+static bool concerned(void)
+{
+	return vkr_engine_running() || vkr_load(&vkr_pair_inherited);
 }
 
 /* How many descriptors concern us. */
@@ -322,7 +331,7 @@ static nfds_t count_user(const struct pollfd *fds, nfds_t n)
 		f = fds[i].fd < 0 ? NULL : vkr_file_get(fds[i].fd);
 		if (!f)
 			continue;
-		count += is_user(f);
+		count += is_user(f, fds[i].fd);
 		vkr_file_put(f);
 	}
 	return count;
@@ -338,7 +347,7 @@ static void call_setup(struct poll_call *c, nfds_t max_entries)
 		c->kernel[i] = c->fds[i];
 		c->kernel[i].revents = 0;
 		f = c->fds[i].fd < 0 ? NULL : vkr_file_get(c->fds[i].fd);
-		if (f && is_user(f) && c->n_entries < max_entries) {
+		if (f && is_user(f, c->fds[i].fd) && c->n_entries < max_entries) {
 			e = &c->entries[c->n_entries++];
 			memset(e, 0, sizeof(*e));
 			e->file = f;
@@ -545,7 +554,7 @@ static bool too_many(nfds_t n)
 
 int vkr_poll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask)
 {
-	if (!n || !vkr_engine_running() || bad_timeout(timeout) || vkr_bad_pointer(fds, n * sizeof(*fds)) ||
+	if (!n || !concerned() || bad_timeout(timeout) || vkr_bad_pointer(fds, n * sizeof(*fds)) ||
 	    (n > 1024 && too_many(n)))
 		return VKR_PASS;
 	vkr_fork_check();
@@ -633,8 +642,8 @@ int vkr_select(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *ti
 	int64_t deadline, remains;
 	int ret;
 
-	if (n <= 0 || n > FDS_MAX || (!r && !w && !e) || bad_timeout(timeout) || !vkr_engine_running() ||
-	    bad_set(n, r) || bad_set(n, w) || bad_set(n, e))
+	if (n <= 0 || n > FDS_MAX || (!r && !w && !e) || bad_timeout(timeout) || !concerned() || bad_set(n, r) ||
+	    bad_set(n, w) || bad_set(n, e))
 		return VKR_PASS;
 	vkr_fork_check();
 	fds = malloc((size_t)n * sizeof(*fds));

@@ -55,6 +55,10 @@ unsigned vkr_engine_generation(void);
  * and exec. */
 void vkr_engine_flush(int ms);
 
+/* A descriptor of the layers above that the progress thread watches too; readable() runs on that thread. fd() < 0: none
+ * now. Once, before or after the start. */
+void vkr_engine_watch(int (*fd)(void), void (*readable)(void));
+
 /* fork: prepare takes every lock of these three files in order; the child forgets all objects (frees nothing, calls no
  * verbs). */
 void vkr_engine_fork_prepare(void);
@@ -99,6 +103,14 @@ void vkr_stream_addrs(struct vkr_stream *s, struct sockaddr_storage *local, stru
  */
 ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, int iovcnt, bool peek);
 ssize_t vkr_stream_send(struct vkr_stream *s, const struct iovec *iov, int iovcnt);
+
+/*
+ * For pump.c. After hand_over() recv is -EXDEV for everybody, whoever waits for input is woken, and the ready mask
+ * keeps VKR_EDGE_STATE. forward() then offers what has been received to take(), called under the stream's lock and
+ * returning how many bytes it took, perhaps 0. Returns the same, or what recv would for an empty stream.
+ */
+void vkr_stream_hand_over(struct vkr_stream *s);
+ssize_t vkr_stream_forward(struct vkr_stream *s, ssize_t (*take)(void *arg, const struct iovec *iov, int n), void *arg);
 
 size_t vkr_stream_inq(struct vkr_stream *s);     /* bytes that recv would deliver now: FIONREAD */
 size_t vkr_stream_outq(struct vkr_stream *s);    /* bytes accepted and not known to be at the peer: SIOCOUTQ */

@@ -95,10 +95,10 @@ void vkr_stream_free(struct vkr_stream *s)
 /* As tcp_poll() has it. */
 static uint32_t stream_mask(const struct vkr_stream *s)
 {
-	uint32_t m = 0;
+	uint32_t m = s->handed_over ? VKR_EDGE_STATE : 0;
 
 	if (vkr_load(&s->state) != VKR_STREAM_OPEN)
-		return 0;
+		return m;
 	if (s->error)
 		m |= EPOLLERR;
 	if (s->reset)
@@ -568,6 +568,7 @@ static void scatter(struct iov_cursor *c, const uint8_t *from, size_t n)
 	}
 }
 
+/* c NULL: they have been copied already. */
 static size_t rx_copy(struct vkr_stream *s, struct iov_cursor *c, size_t want)
 {
 	size_t done = 0;
@@ -576,7 +577,8 @@ static size_t rx_copy(struct vkr_stream *s, struct iov_cursor *c, size_t want)
 		struct vkr_rx_ring *ring = &s->rx[s->rd];
 		size_t n = vkr_min(want - done, (size_t)(ring->received - ring->consumed));
 
-		scatter(c, ring->buf + ring->consumed, n);
+		if (c)
+			scatter(c, ring->buf + ring->consumed, n);
 		ring->consumed += (uint32_t)n;
 		s->inq -= n;
 		done += n;
@@ -627,6 +629,8 @@ ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, int iovcn
 	pthread_mutex_lock(&s->p.lock);
 	if (vkr_load(&s->state) != VKR_STREAM_OPEN) {
 		ret = -EAGAIN;
+	} else if (vkr_unlikely(s->handed_over)) {
+		ret = -EXDEV;
 	} else if (!s->inq) {
 		ret = rx_nothing(s);
 	} else if (vkr_unlikely(!want)) {
@@ -635,6 +639,40 @@ ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, int iovcn
 		ret = (ssize_t)rx_peek(s, &c, want);
 	} else {
 		ret = (ssize_t)rx_copy(s, &c, want);
+		vkr_stream_update(s, 0);
+	}
+	pthread_mutex_unlock(&s->p.lock);
+	vkr_depth--;
+	return ret;
+}
+
+void vkr_stream_hand_over(struct vkr_stream *s)
+{
+	pthread_mutex_lock(&s->p.lock);
+	s->handed_over = true;
+	vkr_stream_update(s, VKR_EDGE_STATE);
+	pthread_mutex_unlock(&s->p.lock);
+}
+
+ssize_t vkr_stream_forward(struct vkr_stream *s, ssize_t (*take)(void *arg, const struct iovec *iov, int n), void *arg)
+{
+	struct vkr_rx_ring *ring;
+	struct iovec iov[2];
+	ssize_t ret;
+	int n = 1;
+
+	vkr_depth++;
+	pthread_mutex_lock(&s->p.lock);
+	if (!s->inq) {
+		ret = rx_nothing(s);
+	} else {
+		ring = &s->rx[s->rd];
+		iov[0] = (struct iovec){ring->buf + ring->consumed, ring->received - ring->consumed};
+		if (s->rd != s->wr && s->rx[s->wr].received)
+			iov[n++] = (struct iovec){s->rx[s->wr].buf, s->rx[s->wr].received};
+		ret = take(arg, iov, n);
+		if (ret > 0)
+			rx_copy(s, NULL, (size_t)ret);
 		vkr_stream_update(s, 0);
 	}
 	pthread_mutex_unlock(&s->p.lock);

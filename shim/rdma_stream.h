@@ -146,6 +146,7 @@ struct vkr_stream {
 	bool peer_closed; /* disconnected */
 	bool reset;       /* both directions are over */
 	bool rd_shut, wr_shut;
+	bool handed_over; /* only vkr_stream_forward() takes bytes out */
 	bool nospace;    /* a send came up short: OUT is off until there is room again */
 	bool app_closed; /* the socket layer has let go */
 	bool end;        /* disconnect once drained, though the application still holds it */

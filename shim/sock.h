@@ -16,10 +16,13 @@ enum vkr_sock_state {
 	VKR_SOCK_LISTEN,     /* flagged: kernel and RDMA listener */
 	VKR_SOCK_CONNECTING, /* flagged: the attempt runs; the number is an unconnected kernel TCP socket */
 	VKR_SOCK_CARRIED,    /* the number is our end of a socketpair, the bytes go by RDMA */
-	VKR_SOCK_FINAL,      /* kernel TCP for good; tracked for its counters only */
+	VKR_SOCK_PAIRED, /* carried and shared: the number is used as the kernel has it, the bytes are pumped (pump.h)
+			  */
+	VKR_SOCK_FINAL,  /* kernel TCP for good; tracked for its counters only */
 };
 
 struct vkr_options;
+struct vkr_pump;
 
 struct vkr_sock {
 	struct vkr_file file;
@@ -39,7 +42,8 @@ struct vkr_sock {
 	struct vkr_conn_stats *tcp_stats;
 	int listen_fd; /* guarded: the kernel's listener by a number that nobody else closes while a thread sleeps in
 			  accept */
-	int pair_lib, pair_app;             /* guarded; pair_app only until the number has been replaced */
+	int pair_lib, pair_app; /* guarded; until the number has been replaced, then pair_lib is the pump's */
+	struct vkr_pump *pump;
 	_Atomic int error;                  /* SO_ERROR of a connect that failed after it had returned EINPROGRESS */
 	_Atomic unsigned turn;              /* accept: who is asked first */
 	_Atomic int64_t rcvtimeo, sndtimeo; /* ns, 0 none */
@@ -65,6 +69,10 @@ static inline void vkr_sock_putp(struct vkr_sock **s)
 
 /* Moves a CONNECTING socket on when its attempt has ended. Returns the state. No lock held. */
 enum vkr_sock_state vkr_sock_settle(struct vkr_sock *s);
+static inline bool vkr_is_connected(enum vkr_sock_state state)
+{
+	return state == VKR_SOCK_CARRIED || state == VKR_SOCK_PAIRED;
+}
 /* What the layers above watch: NULL for a kernel-only file. */
 struct vkr_pollable *vkr_file_pollable(struct vkr_file *f);
 
@@ -75,9 +83,10 @@ void vkr_options_changed(struct vkr_sock *listener); /* a setsockopt on it passe
 void vkr_options_free(struct vkr_sock *s);
 void vkr_options_forked(void);
 
-/* sock_io.c: takes the carried socket of fd, or says what the caller returns: VKR_PASS for the kernel's, a clean error
- * for a stream inherited by fork (its bytes are the parent's). */
+/* sock_io.c: takes the carried socket of fd, or says what the caller returns: VKR_PASS for the kernel's, VKR_PAIRED for
+ * those with TCP's answers (vkr_pair_recv(), vkr_pair_send()), or -errno. */
 struct vkr_sock *vkr_carried_get(int fd, int *r);
+#define VKR_PAIRED (VKR_PASS + 1)
 
 /* socket.c */
 

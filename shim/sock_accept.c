@@ -5,6 +5,7 @@
 #include "libc_real.h"
 #include "log.h"
 #include "nofile.h"
+#include "pump.h"
 #include "sock.h"
 #include "socket.h"
 
@@ -92,6 +93,7 @@ static int accept_rdma(struct vkr_sock *l, int listen_fd, struct sockaddr *sa, s
 	vkr_options_inherit(s, l, listen_fd);
 	vkr_info("connection from %s is RDMA (rule %s)", vkr_address_text((struct sockaddr *)&peer, text, sizeof(text)),
 		 s->rule);
+	vkr_pump_new(s, fd);
 	vkr_store_rel(&s->state, VKR_SOCK_CARRIED);
 	pthread_mutex_lock(&vkr_ctl_lock);
 	stale = vkr_file_uninstall(fd);
@@ -197,7 +199,7 @@ int vkr_sock_accept4(int fd, struct sockaddr *sa, socklen_t *len, int flags)
 	l = vkr_sock_get(fd);
 	if (!l)
 		return VKR_PASS;
-	if (vkr_load_acq(&l->state) == VKR_SOCK_CARRIED) {
+	if (vkr_is_connected(vkr_load_acq(&l->state))) {
 		r = -EINVAL;
 	} else if (vkr_load_acq(&l->state) != VKR_SOCK_LISTEN) {
 		r = VKR_PASS;

@@ -9,6 +9,7 @@
 #include "libc_real.h"
 #include "log.h"
 #include "nofile.h"
+#include "pump.h"
 #include "sock.h"
 #include "socket.h"
 
@@ -116,6 +117,7 @@ static void carry(struct vkr_sock *s)
 		vkr_real.fcntl(s->pair_app, F_SETFL, flags & (O_NONBLOCK | O_ASYNC));
 		vkr_file_each_number(&s->file, replace_number, NULL);
 	}
+	vkr_pump_new(s, s->pair_app);
 	vkr_guard_close(s->pair_app);
 	s->pair_app = -1;
 	stats->fd = fd;
@@ -282,7 +284,7 @@ static int connect_wait(struct vkr_sock *s, int64_t deadline)
 
 	pthread_mutex_lock(&vkr_ctl_lock);
 	if (vkr_load(&s->state) != VKR_SOCK_CONNECTING) {
-		r = vkr_load(&s->state) == VKR_SOCK_CARRIED ? 0 : VKR_PASS; /* another thread was here */
+		r = vkr_is_connected(vkr_load(&s->state)) ? 0 : VKR_PASS; /* another thread was here */
 	} else if (vkr_stream_state(s->stream) == VKR_STREAM_OPEN) {
 		carry(s);
 		s->told = true;
@@ -345,7 +347,7 @@ int vkr_sock_connect(int fd, const struct sockaddr *sa, socklen_t len)
 	if (!s)
 		return VKR_PASS;
 	if (vkr_file_inherited(&s->file)) {
-		r = vkr_load(&s->state) == VKR_SOCK_CARRIED ? -EISCONN : VKR_PASS;
+		r = vkr_is_connected(vkr_load(&s->state)) ? -EISCONN : VKR_PASS;
 	} else {
 		switch (vkr_sock_settle(s)) {
 		case VKR_SOCK_TCP:

@@ -5,7 +5,7 @@
  */
 #include "epset.h"
 #include "libc_real.h"
-#include "log.h"
+#include "pump.h"
 #include "sock.h"
 #include "socket.h"
 
@@ -16,7 +16,6 @@
 
 struct vkr_sock *vkr_carried_get(int fd, int *r)
 {
-	static _Atomic bool warned;
 	struct vkr_sock *s;
 	enum vkr_sock_state state;
 
@@ -30,12 +29,10 @@ struct vkr_sock *vkr_carried_get(int fd, int *r)
 		state = vkr_sock_settle(s);
 	if (vkr_likely(state == VKR_SOCK_CARRIED) && vkr_likely(!vkr_file_inherited(&s->file)))
 		return s;
-	if (state == VKR_SOCK_CARRIED) {
-		*r = -EIO;
-		if (!atomic_exchange(&warned, true))
-			vkr_warn("descriptor %d: a carried connection that was inherited by fork cannot be used in the "
-				 "child",
-				 fd);
+	if (state == VKR_SOCK_CARRIED)
+		vkr_pair_share(s, fd); /* a stream inherited by fork */
+	if (state == VKR_SOCK_CARRIED || state == VKR_SOCK_PAIRED) {
+		*r = VKR_PAIRED;
 	} else if (state == VKR_SOCK_CONNECTING) {
 		*r = -EAGAIN;
 		if (!vkr_load(&s->nonblock) && !vkr_file_inherited(&s->file)) {
@@ -130,7 +127,7 @@ static ssize_t recv_peek_all(struct vkr_sock *s, const struct iovec *iov, int cn
 
 	for (;;) {
 		n = recv_some(s, iov, cnt, true);
-		if ((n <= 0 && n != -EAGAIN) || n >= (ssize_t)total ||
+		if ((n <= 0 && n != -EAGAIN) || /* -EXDEV too */ n >= (ssize_t)total ||
 		    vkr_pollable_ready(vkr_stream_pollable(s->stream)) & EPOLLRDHUP)
 			return n;
 		/* IN holds already: what is waited for is more bytes than these. */
@@ -140,7 +137,18 @@ static ssize_t recv_peek_all(struct vkr_sock *s, const struct iovec *iov, int cn
 	}
 }
 
-static ssize_t do_recv(struct vkr_sock *s, const struct iovec *iov, int cnt, size_t total, int flags)
+/* The stream was handed over while this call was inside it. */
+static ssize_t recv_rest(int fd, const struct iovec *iov, int cnt, size_t done, int flags)
+{
+	struct iovec rest[16];
+	ssize_t n = vkr_pair_recv(fd, rest, iov_rest(iov, cnt, done, rest, VKR_ARRAY_SIZE(rest)), flags);
+
+	if (!done)
+		return n;
+	return n > 0 ? (ssize_t)done + n : (ssize_t)done;
+}
+
+static ssize_t do_recv(struct vkr_sock *s, int fd, const struct iovec *iov, int cnt, size_t total, int flags)
 {
 	bool dont_wait = vkr_load(&s->nonblock) || flags & MSG_DONTWAIT, all = flags & MSG_WAITALL && !dont_wait;
 	int64_t deadline = 0;
@@ -153,8 +161,10 @@ static ssize_t do_recv(struct vkr_sock *s, const struct iovec *iov, int cnt, siz
 		return -EINVAL;
 	if (vkr_unlikely(flags & MSG_ERRQUEUE))
 		return -EAGAIN;
-	if (vkr_unlikely(all && flags & MSG_PEEK))
-		return recv_peek_all(s, iov, cnt, total);
+	if (vkr_unlikely(all && flags & MSG_PEEK)) {
+		n = recv_peek_all(s, iov, cnt, total);
+		return n == -EXDEV ? vkr_pair_recv(fd, iov, cnt, flags) : n;
+	}
 	for (;;) {
 		if (vkr_unlikely((flags & (MSG_TRUNC | MSG_PEEK)) == MSG_TRUNC))
 			n = recv_drop(s, total - done);
@@ -168,6 +178,8 @@ static ssize_t do_recv(struct vkr_sock *s, const struct iovec *iov, int cnt, siz
 				return (ssize_t)done;
 			continue;
 		}
+		if (vkr_unlikely(n == -EXDEV))
+			return recv_rest(fd, iov, cnt, done, flags);
 		if (n != -EAGAIN || dont_wait)
 			return done ? (ssize_t)done : n;
 		if (!deadline)
@@ -186,12 +198,12 @@ static ssize_t recv_iov(int fd, const struct iovec *iov, int cnt, int flags, int
 	int r;
 
 	s = vkr_carried_get(fd, &r);
-	if (!s)
+	if (!s && r != VKR_PAIRED)
 		return r;
 	total = check_iov(iov, cnt, (flags & (MSG_TRUNC | MSG_PEEK)) != MSG_TRUNC, too_many);
 	if (vkr_unlikely(total < 0 || (!total && !call)))
 		return total;
-	return do_recv(s, iov, cnt, (size_t)total, flags);
+	return s ? do_recv(s, fd, iov, cnt, (size_t)total, flags) : vkr_pair_recv(fd, iov, cnt, flags);
 }
 
 ssize_t vkr_sock_read(int fd, void *buf, size_t n)
@@ -323,10 +335,12 @@ static ssize_t send_iov(int fd, const struct iovec *iov, int cnt, int flags, int
 	int r;
 
 	s = vkr_carried_get(fd, &r);
-	if (!s)
+	if (!s && r != VKR_PAIRED)
 		return r;
 	total = check_iov(iov, cnt, true, too_many);
-	return total < 0 ? total : do_send(s, iov, cnt, (size_t)total, flags);
+	if (total < 0)
+		return total;
+	return s ? do_send(s, iov, cnt, (size_t)total, flags) : vkr_pair_send(fd, iov, cnt, flags);
 }
 
 ssize_t vkr_sock_write(int fd, const void *buf, size_t n)

@@ -7,6 +7,7 @@
  */
 #include "guard.h"
 #include "libc_real.h"
+#include "pump.h"
 #include "sock.h"
 #include "socket.h"
 
@@ -253,7 +254,7 @@ static int give_tcp_info(struct vkr_sock *s, int fd, void *val, socklen_t *len)
 	unsigned char buf[512];
 	socklen_t n = sizeof(buf);
 	struct tcp_info *info = (void *)buf;
-	uint32_t ready = vkr_pollable_ready(vkr_stream_pollable(s->stream));
+	uint32_t ready = s->stream ? vkr_pollable_ready(vkr_stream_pollable(s->stream)) : 0;
 
 	if (vkr_real.getsockopt(fd, IPPROTO_TCP, TCP_INFO, buf, &n) < 0)
 		return -errno;
@@ -363,10 +364,11 @@ int vkr_sock_getsockopt(int fd, int level, int name, void *val, socklen_t *len)
 	if (!s)
 		return VKR_PASS;
 	switch (vkr_sock_settle(s)) {
+	case VKR_SOCK_PAIRED:
 	case VKR_SOCK_CARRIED:
-		if (vkr_file_inherited(&s->file))
-			r = -ENOTCONN;
-		else
+		/* Errors of a shared connection are with the pair. */
+		if ((level != SOL_SOCKET || name != SO_ERROR) ||
+		    (vkr_load(&s->state) == VKR_SOCK_CARRIED && !vkr_file_inherited(&s->file)))
 			r = options_get(s, level, name, val, len);
 		break;
 	case VKR_SOCK_CONNECTING:
@@ -395,11 +397,11 @@ int vkr_sock_setsockopt(int fd, int level, int name, const void *val, socklen_t 
 	s = vkr_sock_get(fd);
 	if (!s)
 		return VKR_PASS;
-	if (vkr_sock_settle(s) == VKR_SOCK_CARRIED) {
-		if (vkr_file_inherited(&s->file))
-			r = -ENOTCONN;
-		else
-			r = vkr_bad_pointer(val, len) ? -EFAULT : options_set(s, level, name, val, len);
+	if (vkr_is_connected(vkr_sock_settle(s))) {
+		r = vkr_bad_pointer(val, len) ? -EFAULT : options_set(s, level, name, val, len);
+		if (!r && level == SOL_SOCKET && (name == SO_RCVTIMEO || name == SO_SNDTIMEO) &&
+		    (vkr_load(&s->state) == VKR_SOCK_PAIRED || vkr_file_inherited(&s->file)))
+			r = VKR_PASS; /* the pair's too */
 	} else if (vkr_load(&s->state) == VKR_SOCK_LISTEN) {
 		vkr_options_changed(s);
 	}

@@ -5,6 +5,7 @@
  */
 #include "epset.h"
 #include "libc_real.h"
+#include "pump.h"
 #include "sock.h"
 #include "socket.h"
 
@@ -32,7 +33,7 @@ ssize_t vkr_sock_sendfile(int out, int in, off_t *offset, size_t n)
 	struct vkr_sock *s = vkr_carried_get(out, &r);
 
 	if (!s)
-		return r;
+		return r == VKR_PAIRED ? VKR_PASS : r;
 	vkr_sock_put(s);
 	if (fstat(in, &st) < 0)
 		return -errno;
@@ -143,8 +144,14 @@ ssize_t vkr_sock_splice(int in, loff_t *in_off, int out, loff_t *out_off, size_t
 {
 	VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *a = vkr_sock_get(in);
 	VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *b = vkr_sock_get(out);
-	bool from = a && vkr_sock_settle(a) == VKR_SOCK_CARRIED, to = b && vkr_sock_settle(b) == VKR_SOCK_CARRIED;
+	bool from, to;
 
+	if (a)
+		vkr_pair_heir(&a->file, in);
+	if (b)
+		vkr_pair_heir(&b->file, out);
+	from = a && vkr_sock_settle(a) == VKR_SOCK_CARRIED;
+	to = b && vkr_sock_settle(b) == VKR_SOCK_CARRIED;
 	if (!from && !to)
 		return VKR_PASS;
 	if (flags & ~(unsigned)(SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT))

@@ -8,6 +8,7 @@
 #include "libc_real.h"
 #include "log.h"
 #include "nofile.h"
+#include "pump.h"
 #include "sock.h"
 #include "socket.h"
 
@@ -109,7 +110,7 @@ static void linger(struct vkr_sock *s)
 {
 	int64_t end = vkr_now_ns() + s->linger_s * NS_PER_S;
 
-	while (vkr_stream_outq(s->stream) && vkr_now_ns() < end &&
+	while ((vkr_pump_outq(s) || vkr_stream_outq(s->stream)) && vkr_now_ns() < end &&
 	       !(vkr_pollable_ready(vkr_stream_pollable(s->stream)) & (EPOLLHUP | EPOLLERR)))
 		vkr_wait(vkr_stream_pollable(s->stream), EPOLLHUP | EPOLLERR, vkr_now_ns() + 5000000, -1, 0);
 }
@@ -128,7 +129,7 @@ void vkr_sock_destroy(struct vkr_sock *s)
 		vkr_stats_listener_free(s->listener_stats);
 	if (s->stream && s->linger_on && s->linger_s)
 		linger(s);
-	if (s->stream)
+	if (s->stream && !vkr_pump_release(s))
 		vkr_stream_close(s->stream, s->linger_on && !s->linger_s ? 0 : DRAIN_MS);
 	if (s->failed_stream)
 		vkr_stream_close(s->failed_stream, 0);
@@ -200,7 +201,7 @@ int vkr_sock_listen(int fd, int backlog)
 		return VKR_PASS;
 	if (vkr_file_inherited(&s->file) || vkr_sock_settle(s) == VKR_SOCK_FINAL) {
 		r = VKR_PASS;
-	} else if (vkr_load(&s->state) == VKR_SOCK_CARRIED || vkr_load(&s->state) == VKR_SOCK_CONNECTING) {
+	} else if (vkr_is_connected(vkr_load(&s->state)) || vkr_load(&s->state) == VKR_SOCK_CONNECTING) {
 		r = -EINVAL;
 	} else if (vkr_real.listen(fd, backlog) < 0 || vkr_real.getsockname(fd, (struct sockaddr *)&sa, &len) < 0) {
 		r = -errno;
@@ -249,7 +250,7 @@ int vkr_sock_bind(int fd, const struct sockaddr *sa, socklen_t len)
 	struct vkr_sock *s = vkr_sock_get(fd);
 	int r = VKR_PASS;
 
-	if (s && vkr_load(&s->state) == VKR_SOCK_CARRIED)
+	if (s && vkr_is_connected(vkr_load(&s->state)))
 		r = -EINVAL; /* already bound */
 	if (s)
 		vkr_sock_put(s);
@@ -286,13 +287,12 @@ static int get_name(int fd, struct sockaddr *sa, socklen_t *len, bool peer)
 	s = vkr_sock_get(fd);
 	if (!s)
 		return VKR_PASS;
-	if (vkr_sock_settle(s) == VKR_SOCK_CARRIED) {
+	if (vkr_is_connected(vkr_sock_settle(s))) {
 		r = vkr_check_address(sa, len);
-		if (vkr_file_inherited(&s->file)) {
-			r = -ENOTCONN;
-		} else if (r) {
+		if (r) {
 			/* as it is */
-		} else if (peer && vkr_pollable_ready(vkr_stream_pollable(s->stream)) & EPOLLHUP) {
+		} else if (peer && !vkr_file_inherited(&s->file) &&
+			   vkr_pollable_ready(vkr_stream_pollable(s->stream)) & EPOLLHUP) {
 			r = -ENOTCONN;
 		} else {
 			vkr_stream_addrs(s->stream, &l, &p);
@@ -323,14 +323,15 @@ int vkr_sock_shutdown(int fd, int how)
 	s = vkr_sock_get(fd);
 	if (!s)
 		return VKR_PASS;
-	if (vkr_file_inherited(&s->file)) {
-		r = vkr_load(&s->state) == VKR_SOCK_CARRIED ? -ENOTCONN : VKR_PASS;
-	} else if (vkr_sock_settle(s) == VKR_SOCK_CARRIED) {
+	vkr_pair_heir(&s->file, fd);
+	if (vkr_sock_settle(s) == VKR_SOCK_CARRIED) {
 		r = how < SHUT_RD || how > SHUT_RDWR ? -EINVAL : vkr_stream_shutdown(s->stream, how);
 		if (!r && how != SHUT_RD)
 			vkr_store(&s->shut_wr, true);
-	} else if (vkr_load(&s->state) == VKR_SOCK_CONNECTING) {
+	} else if (vkr_load(&s->state) == VKR_SOCK_CONNECTING && !vkr_file_inherited(&s->file)) {
 		r = -ENOTCONN;
+	} else if (vkr_load(&s->state) == VKR_SOCK_PAIRED && how != SHUT_RD) {
+		vkr_store(&s->shut_wr, true);
 	}
 	vkr_sock_put(s);
 	return r;
@@ -393,6 +394,8 @@ int vkr_sock_ioctl(int fd, unsigned long request, void *arg)
 	if (!s)
 		return VKR_PASS;
 	vkr_sock_settle(s);
+	if (request == FIONREAD || request == TIOCOUTQ)
+		vkr_pair_heir(&s->file, fd);
 	if (request == FIONBIO) {
 		flags = vkr_real.fcntl(fd, F_GETFL);
 		if (vkr_bad_pointer(arg, sizeof(int)))
@@ -414,31 +417,48 @@ int vkr_sock_ioctl(int fd, unsigned long request, void *arg)
 int vkr_sock_sockatmark(int fd)
 {
 	struct vkr_sock *s = vkr_sock_get(fd);
-	int r = s && vkr_load(&s->state) == VKR_SOCK_CARRIED ? 0 : VKR_PASS;
+	int r = s && vkr_is_connected(vkr_load(&s->state)) ? 0 : VKR_PASS;
 
 	if (s)
 		vkr_sock_put(s);
 	return r;
 }
 
-/* stdio reads and writes past any interposition; its bytes would land in the pair. */
-void vkr_sock_fdopen(int fd)
+/* stdio, and other processes, read and write past any interposition. */
+void vkr_sock_share(int fd)
 {
-	struct vkr_sock *s = vkr_sock_get(fd);
+	struct vkr_sock *s;
 
-	if (s && vkr_sock_settle(s) == VKR_SOCK_CARRIED)
-		vkr_warn("descriptor %d: stdio on a carried socket is not supported yet", fd);
-	if (s)
-		vkr_sock_put(s);
+	vkr_fork_check();
+	s = vkr_sock_get(fd);
+	if (!s)
+		return;
+	vkr_pair_share(s, fd);
+	vkr_sock_put(s);
 }
+
+#define EXIT_MS 1000
 
 void vkr_socket_exit(void)
 {
-	if (vkr_engine_running() && vkr_load(vkr_alive) && !vkr_in_vfork_child())
-		vkr_engine_flush(1000);
+	int64_t end;
+
+	if (!vkr_engine_running() || !vkr_load(vkr_alive) || vkr_in_vfork_child())
+		return;
+	end = vkr_now_ns() + EXIT_MS * 1000000ll;
+	vkr_pump_flush(EXIT_MS);
+	vkr_engine_flush((int)vkr_max((end - vkr_now_ns()) / 1000000, 1));
 }
 
 void vkr_socket_exec(void)
 {
+	vkr_fork_check();
+	vkr_pair_exec();
 	vkr_socket_exit();
+}
+
+void vkr_socket_spawn(void)
+{
+	vkr_fork_check();
+	vkr_pair_exec();
 }

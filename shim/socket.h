@@ -111,8 +111,8 @@ ssize_t vkr_sock_sendfile(int out, int in, off_t *offset, size_t n);
 /* splice, tee, copy_file_range, p{read,write}v* on a carried fd: what the kernel answers for a socket */
 ssize_t vkr_sock_splice(int in, loff_t *in_off, int out, loff_t *out_off, size_t n, unsigned flags);
 int vkr_sock_sockatmark(int fd);
-/* fdopen, exec with the fd inherited, SCM_RIGHTS: noted */
-void vkr_sock_fdopen(int fd);
+/* Before fdopen, SCM_RIGHTS and whatever else uses the descriptor past our calls: pair mode (pump.h). */
+void vkr_sock_share(int fd);
 
 /* ---- waiting (poll_emul.c). Routed here whenever vkr_active and depth is 0; return VKR_PASS when only kernel
  * descriptors are concerned. */
@@ -130,7 +130,11 @@ void vkr_socket_fork_parent(void);
 void vkr_socket_fork_child(void);
 void vkr_socket_exit(
     void); /* flush carried connections, at most 1 s; idempotent; no-op in a vfork child or when nothing is carried */
-void vkr_socket_exec(void); /* before exec*: flush and end what this process carries (no-op in a vfork child) */
+/* Before exec*: heirs of ours get pair mode, and what this process carries itself is flushed and ended (in a vfork
+ * child only the former). */
+void vkr_socket_exec(void);
+/* Before a new program starts beside this one. */
+void vkr_socket_spawn(void);
 
 /* Signal dispositions as sigaction/signal/siginterrupt set them, for SA_RESTART; recorded by intercept.c. */
 void vkr_signal_note(int sig, bool has_handler, bool restart);

@@ -38,7 +38,7 @@ struct vkr_conn_stats { /* 512 bytes */
 	int32_t fd;                      /* as the application sees it, -1 unknown */
 	struct sockaddr_in6 local, peer; /* sin6_family AF_INET: v4 in mapped form */
 	char rule[72];
-	char reason[96];  /* why it is TCP; empty for RDMA */
+	char reason[96];  /* why it is TCP; RDMA: empty, or that it is shared (pump.h) */
 	int64_t since_ms; /* CLOCK_REALTIME */
 	vkr_counter bytes_in, bytes_out, immediates_in, immediates_out, sends_in, sends_out;
 	vkr_counter refreshes_in, refreshes_out; /* RegisterXferMemory received, sent */

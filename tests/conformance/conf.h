@@ -190,6 +190,7 @@ void conf_catch(int sig, int sa_flags);
 
 bool conf_carried(void);        /* CONF_EXPECT_RDMA=1 */
 int conf_end(void);             /* 0, or 1 with a message: the evidence is missing */
+uint64_t conf_shared(void);     /* of them, those whose bytes are pumped for other holders; 0 natively */
 uint64_t conf_conns_rdma(void); /* connections of this process so far that were RDMA; 0 natively */
 int conf_count_fds(void);       /* open descriptors of this process */
 

@@ -48,6 +48,7 @@ bool conf_evidence(struct conf_evidence *e)
 		e->bytes_out += vkr_load(&c->bytes_out);
 		e->immediates_in += vkr_load(&c->immediates_in);
 		e->immediates_out += vkr_load(&c->immediates_out);
+		e->shared += c->transport == VKR_TRANSPORT_RDMA && c->reason[0];
 	}
 	return true;
 }
@@ -64,6 +65,13 @@ uint64_t conf_conns_rdma(void)
 	struct conf_evidence e;
 
 	return conf_evidence(&e) ? e.conns_rdma : 0;
+}
+
+uint64_t conf_shared(void)
+{
+	struct conf_evidence e;
+
+	return conf_evidence(&e) ? e.shared : 0;
 }
 
 static int no_evidence(const char *what, const struct conf_evidence *e)

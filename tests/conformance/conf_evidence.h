@@ -8,6 +8,7 @@
 
 struct conf_evidence {
 	uint64_t conns_rdma, conns_tcp, bytes_in, bytes_out, immediates_in, immediates_out;
+	uint64_t shared; /* open RDMA connections whose bytes go on through the kernel to other holders */
 };
 
 /* False: this process has no counters (the library is not loaded, or nothing was flagged). */

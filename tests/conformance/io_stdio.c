@@ -25,7 +25,29 @@ static void each(int a, int b)
 	CONF_OK(close(b));
 }
 
+/* dprintf alone, in order with other calls; and standard output. */
+static void direct(int a, int b)
+{
+	int saved = (int)CONF_OK(dup(1));
+	char buf[32] = "";
+
+	conf_write_all(a, "1", 1);
+	CONF_EQ(dprintf(a, "%d", 2), 1);
+	conf_write_all(a, "3", 1);
+	fflush(stdout);
+	CONF_OK(dup2(a, 1));
+	printf("four");
+	fflush(stdout);
+	CONF_OK(dup2(saved, 1));
+	conf_write_all(a, "5", 1);
+	conf_read_all(b, buf, 8);
+	CONF_EQ(memcmp(buf, "123four5", 8), 0);
+	CONF_OK(close(saved));
+	conf_close2(a, b);
+}
+
 CONF_TEST(0)
 {
 	conf_each_role(each);
+	conf_each_role(direct);
 }
