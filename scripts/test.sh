@@ -8,8 +8,8 @@
 #   --tier quick    release build; unit tests, softverbs, conformance, a small interoperability run: some minutes
 #   --tier default  and the sanitizers, the second compiler, all interoperability topics: under 20 minutes on 2 cores
 #   --tier full     and ThreadSanitizer, long runs and large counts: about an hour
-#   --only SUITE    one suite: build, unit, softverbs, conformance, model, fault, traps, fuzz, interop, asan, tsan,
-#                   clang, or the name of an interoperability topic (values, replica, ...); may be repeated
+#   --only SUITE    one suite: build, unit, softverbs, conformance, model, fault, traps, native, fuzz, interop, asan,
+#                   tsan, clang, or the name of an interoperability topic (values, replica, ...); may be repeated
 #   --no-install    do not install missing Debian packages first (scripts/install-deps.sh)
 #
 # Ends with "N passed, N failed, N skipped"; every skip is listed with its reason. Exit code 0 only when none failed.
@@ -141,8 +141,26 @@ if [ $install = yes ]; then
 	scripts/install-deps.sh || exit 1
 fi
 
-rest='interop'
+# Peers with RDMA of their own: built once, kept outside the repository.
+native_ready() {
+	scripts/build-native.sh --cached >/dev/null && return 0
+	say "building Valkey with RDMA of its own (once)"
+	scripts/build-native.sh --no-install >/dev/null && return 0
+	[ ${#only[@]} = 0 ] || note "native Valkey could not be built" failed
+	[ ${#only[@]} -gt 0 ] || note "native, traps: native Valkey could not be built (scripts/build-native.sh)" skipped
+	return 1
+}
+# The whole matrix is named (--only native) or full; by default some cells of each sort.
+native_cells='^native\.(native-(cli|benchmark)\.valkey|(valkey-cli|python3-redis)\.native)$'
+{ [ ${#only[@]} = 0 ] && [ "$tier" != full ]; } || native_cells='^native\.'
+
+rest='interop|peers'
 if build release; then
+	if { [ "$tier" != quick ] || [ ${#only[@]} -gt 0 ]; } && wanted native traps && native_ready && wanted native; then
+		rm -rf build/native-matrix
+		run build "native peers" -L '^peers$' -R "$native_cells" -j "$jobs"
+		[ ! -d build/native-matrix ] || /usr/bin/python3 tests/native/table.py build/native-matrix
+	fi
 	for suite in unit softverbs model conformance fault traps fuzz; do
 		if wanted $suite; then
 			run build "$suite" -L "^$suite\$" -j "$jobs"
