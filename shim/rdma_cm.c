@@ -444,6 +444,8 @@ static void event_handle(const struct vkr_cm_event *e)
 	} else if (owner->kind == VKR_OWNER_HELD) {
 		/* Whatever it is, the client does not wait any more. */
 		vkr_cm_held_gone(owner);
+	} else if (owner->kind == VKR_OWNER_GUEST) {
+		vkr_cm_guest_event(owner, e->type);
 	}
 	/* A device's removal or change of address may name a listener; its port stays as it is. */
 }

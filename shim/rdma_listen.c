@@ -30,15 +30,6 @@ struct vkr_held {
 
 /* ------------------------------------------------------------------ requests */
 
-/* Nothing was promised yet: without a queue pair there is no other answer (T7 is about requests that could be met). */
-static void refuse(struct rdma_cm_id *id, const char *why)
-{
-	uint8_t data[VKR_REFUSAL_SIZE];
-
-	vkr_wire_refusal_encode(why, data);
-	vkr_verbs.rdma_reject(id, data, sizeof(data));
-}
-
 static int accept_request(struct vkr_stream *s, const char **what)
 {
 	const struct vkr_admission *admission = &s->listener->admission;
@@ -84,8 +75,7 @@ static void request_serve(struct vkr_listener *l, struct rdma_cm_id *id, const u
 
 	s = vkr_stream_new(VKR_ROLE_ACCEPT, rdma_get_local_addr(id), rdma_get_peer_addr(id), l->rule);
 	if (!s || vkr_cm_hello_take(s, data, data_len)) {
-		refuse(id, s ? "another version of the protocol" : "out of memory");
-		vkr_verbs.rdma_destroy_id(id);
+		vkr_cm_refuse(id, data, data_len, s ? "another version of the protocol" : "out of memory");
 		if (s)
 			vkr_stream_free(s);
 		return;
@@ -102,7 +92,8 @@ static void request_serve(struct vkr_listener *l, struct rdma_cm_id *id, const u
 		/* A client that has gone meanwhile is its own affair; what this machine lacks is the user's. */
 		vkr_log(s->phase == VKR_PH_ACCEPTED ? VKR_LOG_INFO : VKR_LOG_WARN,
 			"RDMA connection from %s refused: %s (%s)", who, what, strerrordesc_np(-ret));
-		refuse(s->id, what);
+		s->id = NULL;
+		vkr_cm_refuse(id, data, data_len, what);
 		vkr_stream_teardown(s);
 		return;
 	}
@@ -159,8 +150,7 @@ void vkr_cm_request(struct vkr_listener *l, const struct vkr_cm_event *e)
 	}
 	h = l->n_held < HELD_MAX ? calloc(1, sizeof(*h)) : NULL;
 	if (!h) {
-		refuse(e->id, "too many requests wait to be accepted");
-		vkr_verbs.rdma_destroy_id(e->id);
+		vkr_cm_refuse(e->id, e->data, e->data_len, "too many requests wait to be accepted");
 		return;
 	}
 	h->owner.kind = VKR_OWNER_HELD;
@@ -227,11 +217,10 @@ static void listener_end(struct vkr_listener *l)
 
 	vkr_verbs.rdma_destroy_id(l->id);
 	while (l->held) {
-		struct rdma_cm_id *id = l->held->id;
+		struct vkr_held h = *l->held;
 
 		held_free(l->held);
-		refuse(id, "the listener was closed");
-		vkr_verbs.rdma_destroy_id(id);
+		vkr_cm_refuse(h.id, h.data, h.data_len, "the listener was closed");
 	}
 	/* Handshakes under way have nobody to go to. */
 	while ((s = handshaking(l)))

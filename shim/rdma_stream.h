@@ -89,7 +89,7 @@ struct vkr_listener;
 
 /* What the context of a CM id points to. */
 struct vkr_cm_owner {
-	enum { VKR_OWNER_STREAM, VKR_OWNER_LISTENER, VKR_OWNER_HELD } kind;
+	enum { VKR_OWNER_STREAM, VKR_OWNER_LISTENER, VKR_OWNER_HELD, VKR_OWNER_GUEST } kind;
 };
 
 struct vkr_stream {

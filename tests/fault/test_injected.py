@@ -68,6 +68,15 @@ class Injected(Case):
             self.assertNotIn(b'PONG', out, fault)
         self.run_client(['redis-cli', '-h', harness.HOST, '-p', s.port, 'PING'], s.port)
 
+    def test_client_told_again(self):
+        """TCP is forbidden, and the program asks a second connect() how its non-blocking one went, as hiredis does."""
+        s = self.server()
+        p = self.spawn([harness.PYTHON, os.path.join(HERE, 'connect_twice.py'), harness.HOST, s.port], s.port,
+                       {'VKRDMA_SOFT_FAULT': 'fail_create_qp'})
+        self.assertEqual(self.finish(p, 20), b'EINPROGRESS\nENOMEM\nEINPROGRESS\n')
+        s.flagged = False
+        self.proofs += 1
+
     def test_server_resources(self):
         """A server that cannot make what it needs serves that client over TCP, and lives."""
         for fault in ('fail_create_qp', 'fail_create_qp=2', 'fail_reg_mr', 'fail_reg_mr=2', 'fail_reg_mr=4'):
