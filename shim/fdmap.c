@@ -41,7 +41,7 @@ static vkr_entry *entry_make(int fd)
 	vkr_entry *chunk;
 	unsigned i = (unsigned)fd >> VKR_FD_CHUNK_BITS;
 
-	if (fd < 0 || i >= VKR_FD_CHUNKS)
+	if (fd < 0)
 		return NULL;
 	if (!vkr_load(&vkr_fd_chunks[i])) {
 		chunk = mmap(NULL, VKR_FD_CHUNK_SIZE * sizeof(*chunk), PROT_READ | PROT_WRITE,

@@ -45,24 +45,26 @@ static inline bool vkr_on(void)
 /* The exported body: without a rule it is a load, a branch and a jump. active_NAME, not inlined so that its frame costs
  * nothing here, has the rest, calls of the library itself (vkr_depth) included. */
 #define VKR_ACTIVE static __attribute__((noinline))
-#define VKR_ENTRY(ret, name, params, args)                                                                             \
+#define VKR_ENTRY_IF(ret, name, params, args, ours)                                                                    \
 	ret vkr_call_##name params                                                                                     \
 	{                                                                                                              \
-		if (vkr_likely(!vkr_load(&vkr_active)))                                                                \
+		if (vkr_likely(!vkr_load(&vkr_active)) || vkr_likely(!(ours)))                                         \
 			return vkr_real.name args;                                                                     \
 		return active_##name args;                                                                             \
 	}                                                                                                              \
 	VKR_NAME(name, vkr_call_##name)
+#define VKR_ENTRY(ret, name, params, args) VKR_ENTRY_IF(ret, name, params, args, true)
 
-/* The usual call: the first parameter is `fd`, and vkr_sock_NAME takes the same arguments. */
+/* The usual call: the first parameter is `fd`, and vkr_sock_NAME takes the same arguments. With a rule, a descriptor
+ * that is not tracked costs a look at the table more. */
 #define VKR_FD_CALL(ret, name, params, args)                                                                           \
 	VKR_ACTIVE ret active_##name params                                                                            \
 	{                                                                                                              \
-		if (vkr_likely(!vkr_tracked(fd)))                                                                      \
+		if (vkr_depth)                                                                                         \
 			return vkr_real.name args;                                                                     \
 		VKR_ROUTE(vkr_sock_##name args, vkr_real.name args);                                                   \
 	}                                                                                                              \
-	VKR_ENTRY(ret, name, params, args)
+	VKR_ENTRY_IF(ret, name, params, args, vkr_fd_tracked(fd))
 
 /* Fork handlers, once, before the first number is noted (intercept_process.c). */
 void vkr_process_prepare(void);

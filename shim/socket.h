@@ -38,7 +38,7 @@ extern _Atomic bool vkr_active;
  */
 #define VKR_FD_CHUNK_BITS 13
 #define VKR_FD_CHUNK_SIZE (1u << VKR_FD_CHUNK_BITS)
-#define VKR_FD_CHUNKS     (1u << (30 - VKR_FD_CHUNK_BITS))
+#define VKR_FD_CHUNKS     (1u << (32 - VKR_FD_CHUNK_BITS)) /* every int, negative ones too: no bounds to check */
 
 struct vkr_file;
 typedef _Atomic(struct vkr_file *) vkr_entry;
@@ -48,8 +48,6 @@ static inline vkr_entry *vkr_fd_entry(int fd)
 {
 	vkr_entry *chunk;
 
-	if (vkr_unlikely((unsigned)fd >= VKR_FD_CHUNKS * VKR_FD_CHUNK_SIZE))
-		return NULL;
 	chunk = vkr_load_acq(&vkr_fd_chunks[(unsigned)fd >> VKR_FD_CHUNK_BITS]);
 	return chunk ? &chunk[(unsigned)fd & (VKR_FD_CHUNK_SIZE - 1)] : NULL;
 }
