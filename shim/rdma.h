@@ -114,6 +114,8 @@ ssize_t vkr_stream_forward(struct vkr_stream *s, ssize_t (*take)(void *arg, cons
 
 size_t vkr_stream_inq(struct vkr_stream *s);     /* bytes that recv would deliver now: FIONREAD */
 size_t vkr_stream_outq(struct vkr_stream *s);    /* bytes accepted and not known to be at the peer: SIOCOUTQ */
+/* The error is pending again. */
+void vkr_stream_put_error(struct vkr_stream *s, int err);
 int vkr_stream_take_error(struct vkr_stream *s); /* SO_ERROR: pending errno as a positive number, cleared; 0 if none */
 
 /* SO_KEEPALIVE with TCP_KEEPIDLE: a peer that has said nothing for idle_s is asked whether it lives; 0: never (unless

@@ -297,6 +297,16 @@ static void on_data(struct vkr_stream *s, const struct ibv_wc *wc, uint32_t *edg
 		return;
 	}
 	vkr_count(&s->stats->bytes_in, n);
+	if (s->rd_shut && s->wr_shut && s->features & VKR_FEAT_FIN && !s->app_closed) {
+		/* TCP in FIN_WAIT with its reading shut down: both ends learn that these bytes have no reader. */
+		s->tx.control |= VKR_CTL_RESET;
+		if (!s->reset) {
+			s->reset = true;
+			s->error = ECONNRESET;
+		}
+		*edge |= EPOLLERR | ALL_OVER;
+		return;
+	}
 	ring->received += n;
 	s->inq += n;
 	if (s->flood_tokens < FLOOD_BURST)
@@ -688,6 +698,14 @@ size_t vkr_stream_inq(struct vkr_stream *s)
 	n = s->inq;
 	pthread_mutex_unlock(&s->p.lock);
 	return n;
+}
+
+void vkr_stream_put_error(struct vkr_stream *s, int err)
+{
+	pthread_mutex_lock(&s->p.lock);
+	s->error = err;
+	vkr_stream_update(s, EPOLLERR);
+	pthread_mutex_unlock(&s->p.lock);
 }
 
 int vkr_stream_take_error(struct vkr_stream *s)

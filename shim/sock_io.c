@@ -244,21 +244,31 @@ ssize_t vkr_sock_recvmsg(int fd, struct msghdr *m, int flags)
 	if (r >= 0) {
 		m->msg_namelen = 0;
 		m->msg_controllen = 0;
-		m->msg_flags = flags & MSG_TRUNC && r ? MSG_TRUNC : 0;
+		m->msg_flags = flags & MSG_CMSG_CLOEXEC;
 	}
 	return r;
 }
 
+/* do_recvmmsg() takes a pending error before any byte, and keeps one that comes after some messages for the next call.
+ */
 int vkr_sock_recvmmsg(int fd, struct mmsghdr *v, unsigned n, int flags, struct timespec *timeout)
 {
 	int64_t end = timeout && timeout->tv_sec < 1000000000
 			  ? vkr_now_ns() + timeout->tv_sec * 1000000000ll + timeout->tv_nsec
 			  : INT64_MAX;
+	VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *s = NULL;
 	unsigned i;
 	ssize_t r = 0;
+	int err;
 
 	if (timeout && (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec > 999999999))
 		return VKR_PASS; /* for the kernel's errno */
+	s = vkr_carried_get(fd, &err);
+	if (!s)
+		return err;
+	err = flags & MSG_ERRQUEUE ? 0 : vkr_stream_take_error(s->stream);
+	if (err)
+		return -err;
 	if (vkr_bad_pointer(v, n * sizeof(*v)))
 		return -EFAULT;
 	for (i = 0; i < n; i++) {
@@ -268,11 +278,13 @@ int vkr_sock_recvmmsg(int fd, struct mmsghdr *v, unsigned n, int flags, struct t
 		v[i].msg_len = (unsigned)r;
 		if (flags & MSG_WAITFORONE)
 			flags |= MSG_DONTWAIT;
-		if (!r || (timeout && vkr_now_ns() >= end)) {
+		if (timeout && vkr_now_ns() >= end) {
 			i++;
 			break;
 		}
 	}
+	if (i && r < 0 && r != -EAGAIN)
+		vkr_stream_put_error(s->stream, (int)-r);
 	return i ? (int)i : (int)r;
 }
 

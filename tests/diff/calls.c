@@ -142,6 +142,27 @@ bool call_any_stuffed(struct world *w)
 	return false;
 }
 
+/* The kernel's poll looks a number up again at each turn, and says NVAL; docs/semantics.md, "Signals and threads". */
+static bool polled(struct world *w, int fd)
+{
+	for (int i = 1; i <= DIFF_THREADS; i++) {
+		struct job *job = &w->tasks[i].job;
+
+		if (atomic_load(&w->tasks[i].state) != TASK_IDLE && (job->fd == fd || job->fd2 == fd) &&
+		    (job->op.kind == DIFF_WAITPOLL || job->op.kind == DIFF_WAITSELECT))
+			return true;
+	}
+	return false;
+}
+
+/* Over a network the answer to late bytes comes some time after them: between two messages, or behind both. */
+static bool peer_gone(const struct slot *s)
+{
+	struct pollfd p = {.fd = s->fd, .events = POLLRDHUP};
+
+	return poll(&p, 1, 0) > 0;
+}
+
 static const char *write_unfit(struct world *w, const struct diff_op *op, const struct slot *s, struct end *e)
 {
 	struct end *peer = peer_of(w, e);
@@ -150,7 +171,9 @@ static const char *write_unfit(struct world *w, const struct diff_op *op, const 
 	if (pending(w, is_bigsend, s->what, s->end))
 		return "another writes";
 	if (op->kind == DIFF_BIGSEND || op->kind == DIFF_FILL)
-		return e->stuffed || s->nonblock || !peer ? "no" : NULL;
+		return e->stuffed || s->nonblock || !peer || peer->rd_shut ? "no" : NULL;
+	if (op->kind == DIFF_SENDMMSG && peer_gone(s))
+		return "two messages and an answer";
 	if (e->stuffed && !s->nonblock && !(op->flags & MSG_DONTWAIT))
 		return "would sleep";
 	if (!e->stuffed && e->tx - there + (uint64_t)op->n > DIFF_OUTSTANDING)
@@ -205,6 +228,10 @@ const char *call_unfit(struct world *w, const struct diff_op *op)
 	    (op->kind == DIFF_EPWAIT &&
 	     (pending(w, is_sleep, s->what, s->end) || (w->nested && pending(w, is_sleep, -1, 0)))))
 		return "another waits";
+	if (op->kind == DIFF_SHUTDOWN && op->n != SHUT_WR && e && peer_of(w, e) && peer_of(w, e)->stuffed)
+		return "only drain"; /* with its reading shut down an end that is empty for a moment says EOF */
+	if ((op->kind == DIFF_CLOSE || op->kind == DIFF_DUP2) && s->fd >= 0 && polled(w, s->fd))
+		return "it is polled";
 	if ((op->kind == DIFF_CONNECT || op->kind == DIFF_DIAL || op->kind == DIFF_RECONNECT) &&
 	    b->what != SLOT_LISTENER)
 		return "no listener";
@@ -269,9 +296,12 @@ static long vector(const struct job *job, bool out)
 		r = sendmmsg(job->fd, mm, 2, flags);
 		break;
 	default:
-		/* The second message only where the first was filled: the parts stay in one piece. */
-		mm[0].msg_hdr.msg_iovlen = 3;
-		r = recvmmsg(job->fd, mm, 1, flags, NULL);
+		mm[0].msg_hdr.msg_iov = &(struct iovec){base, n / 2};
+		mm[0].msg_hdr.msg_iovlen = 1;
+		mm[1].msg_hdr.msg_iov = &(struct iovec){base + n / 2, n - n / 2};
+		r = recvmmsg(job->fd, mm, 2, flags, NULL);
+		if (r > 1) /* in one piece */
+			memmove(base + mm[0].msg_len, base + n / 2, mm[1].msg_len);
 	}
 	((struct job *)job)->a = (uint32_t)(r > 0 ? r : 0);
 	return r <= 0 ? r : (long)mm[0].msg_len + (r > 1 ? (long)mm[1].msg_len : 0);
@@ -603,6 +633,10 @@ int call_finish(struct world *w, struct job *job, char *buf, size_t size)
 			if (w->slots[i].what == (unsigned)job->what && w->slots[i].end == job->end)
 				w->slots[i].nonblock = op->n;
 		break;
+	case DIFF_SHUTDOWN:
+		if (job->what == SLOT_END && !job->ret && op->n != SHUT_WR)
+			w->ends[job->end].rd_shut = true;
+		break;
 	case DIFF_POLL:
 	case DIFF_WAITPOLL:
 	case DIFF_SELECT:
@@ -780,7 +814,7 @@ static void do_drain(struct world *w, struct slot *s, int fd, char *buf, size_t 
 			e->rx += (uint64_t)r;
 		total += (uint64_t)r;
 	}
-	if (stuffed && r < 0 && errno == EAGAIN)
+	if (stuffed && !more_to_come(w, e, peer))
 		peer->stuffed = false;
 	snprintf(buf, size, "%s%s", r == 0 ? "EOF" : strerrorname_np(errno), wrong ? " WRONG BYTES" : "");
 	if (!stuffed)

@@ -14,6 +14,7 @@ struct end {
 	int peer;        /* index, -1 while nobody has accepted it */
 	uint64_t tx, rx; /* bytes written and read here */
 	bool stuffed;    /* more was written than both transports promise to take: until all of it is read */
+	bool rd_shut;
 	bool connecting; /* its port is not known yet */
 	uint16_t port;
 };
