@@ -196,13 +196,21 @@ static void on_alarm(int sig)
 	_exit(124);
 }
 
+int conf_scale(void)
+{
+	const char *s = getenv("CONF_SCALE");
+	int n = s ? atoi(s) : 1;
+
+	return n > 0 ? n : 1;
+}
+
 static void watchdog(void)
 {
 	/* SA_RESTART: a handler without it may change how other signals' restarts look to a library. */
 	struct sigaction sa = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
 
 	sigaction(SIGALRM, &sa, NULL);
-	alarm(conf_flags & CONF_LONG ? 90 : 30);
+	alarm((conf_flags & CONF_LONG ? 90u : 30u) * (unsigned)conf_scale());
 }
 
 /* ---- threads, processes */

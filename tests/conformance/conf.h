@@ -56,7 +56,8 @@
 #define CONF_TCP_TOO (1u << 2) /* some flagged connections are TCP by the test's intent (fallback, refused) */
 #define CONF_LONG    (1u << 3) /* watchdog after 90 s in place of 30 */
 
-#define CONF_PATIENCE_MS 8000
+int conf_scale(void); /* CONF_SCALE: how many times slower than usual this machine may be */
+#define CONF_PATIENCE_MS (8000 * conf_scale())
 #define CONF_QUIET_MS    40 /* how long "nothing more happens" is watched */
 
 /* The kernel keeps socket timeouts in jiffies, counted from the last tick: they may end up to one early. */
@@ -113,9 +114,11 @@ int64_t conf_ns(void); /* CLOCK_MONOTONIC */
 int64_t conf_ms(void);
 void conf_pause(void); /* about a millisecond, between two looks at a condition */
 
-/* ---- sockets. All on loopback, ephemeral ports. */
-int conf_listener(int family, int backlog); /* AF_INET: 127.0.0.1; AF_INET6: ::1 */
-int conf_bound(int family);                 /* a TCP socket bound to loopback, port 0 */
+/* ---- sockets. All on one address of this machine, ephemeral ports. */
+in_addr_t conf_addr4(void);       /* 127.0.0.1, or CONF_ADDR4: a device needs an address that it stands behind */
+struct in6_addr conf_addr6(void); /* ::1, or CONF_ADDR6 */
+int conf_listener(int family, int backlog);
+int conf_bound(int family); /* a TCP socket bound to that address, port 0 */
 socklen_t conf_name(int fd, struct sockaddr_storage *ss);
 int conf_port(int fd);
 int conf_dial(int listener);    /* blocking connect to it */

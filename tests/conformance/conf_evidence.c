@@ -83,6 +83,18 @@ static int no_evidence(const char *what, const struct conf_evidence *e)
 	return 1;
 }
 
+/* For the test bed's table. */
+static void note_proof(const struct conf_evidence *e)
+{
+	const char *path = getenv("BED_PROOF");
+	FILE *f = path ? fopen(path, "ae") : NULL;
+
+	if (!f)
+		return;
+	fprintf(f, "%llu %llu\n", (unsigned long long)e->immediates_in, (unsigned long long)e->immediates_out);
+	fclose(f);
+}
+
 int conf_end(void)
 {
 	struct conf_evidence e;
@@ -91,6 +103,7 @@ int conf_end(void)
 	if (!conf_carried())
 		return 0;
 	have = conf_evidence(&e);
+	note_proof(&e);
 	if (conf_flags & CONF_NO_RDMA)
 		return 0;
 	if (!have)

@@ -16,9 +16,12 @@ def start(limit=60):
     faulthandler.dump_traceback_later(limit, exit=True)
 
 
+ADDR4, ADDR6 = os.environ.get("CONF_ADDR4", "127.0.0.1"), os.environ.get("CONF_ADDR6", "::1")
+
+
 def listener(family=socket.AF_INET, backlog=16):
     s = socket.socket(family, socket.SOCK_STREAM)
-    s.bind(("127.0.0.1" if family == socket.AF_INET else "::1", 0))
+    s.bind((ADDR4 if family == socket.AF_INET else ADDR6, 0))
     s.listen(backlog)
     return s
 

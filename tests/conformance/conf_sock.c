@@ -1,27 +1,47 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #include "conf.h"
 
-static socklen_t loopback(int family, struct sockaddr_storage *ss)
+in_addr_t conf_addr4(void)
+{
+	const char *s = getenv("CONF_ADDR4");
+	struct in_addr addr = {htonl(INADDR_LOOPBACK)};
+
+	if (s)
+		CONF_EQ(inet_pton(AF_INET, s, &addr), 1);
+	return addr.s_addr;
+}
+
+struct in6_addr conf_addr6(void)
+{
+	const char *s = getenv("CONF_ADDR6");
+	struct in6_addr addr = in6addr_loopback;
+
+	if (s)
+		CONF_EQ(inet_pton(AF_INET6, s, &addr), 1);
+	return addr;
+}
+
+static socklen_t local(int family, struct sockaddr_storage *ss)
 {
 	memset(ss, 0, sizeof(*ss));
 	ss->ss_family = (sa_family_t)family;
 	if (family == AF_INET6) {
-		((struct sockaddr_in6 *)ss)->sin6_addr = in6addr_loopback;
+		((struct sockaddr_in6 *)ss)->sin6_addr = conf_addr6();
 		return sizeof(struct sockaddr_in6);
 	}
-	((struct sockaddr_in *)ss)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	((struct sockaddr_in *)ss)->sin_addr.s_addr = conf_addr4();
 	return sizeof(struct sockaddr_in);
 }
 
 int conf_bound(int family)
 {
 	struct sockaddr_storage ss;
-	socklen_t len = loopback(family, &ss);
+	socklen_t len = local(family, &ss);
 	int fd = (int)CONF_OK(socket(family, SOCK_STREAM, 0));
 
 	if (bind(fd, (struct sockaddr *)&ss, len) < 0) {
 		if (family == AF_INET6 && errno == EADDRNOTAVAIL)
-			conf_skip("no IPv6 loopback here");
+			conf_skip("no IPv6 address here");
 		conf_fail(CONF_WHERE, "bind: %m");
 	}
 	return fd;

@@ -27,7 +27,7 @@ async def handle(reader, writer):
 
 
 async def client(port, sizes):
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection(conf.ADDR4, port)
     for size in sizes:
         data = os.urandom(size)
         writer.write(size.to_bytes(4, "big") + data)
@@ -41,7 +41,7 @@ async def client(port, sizes):
 
 
 async def cancelled(port):
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection(conf.ADDR4, port)
     try:
         await asyncio.wait_for(reader.read(1), 0.05)
         raise AssertionError("read returned")
@@ -79,14 +79,14 @@ async def refused():
     port = lst.getsockname()[1]
     lst.close()
     try:
-        await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.open_connection(conf.ADDR4, port)
         raise AssertionError("connected to nobody")
     except ConnectionRefusedError:
         pass
 
 
 async def main():
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    server = await asyncio.start_server(handle, conf.ADDR4, 0)
     port = server.sockets[0].getsockname()[1]
     await asyncio.gather(*(client(port, [0, 1, 1000, 70000, 5]) for _ in range(40)))
     await client(port, [4 << 20, 1, 4 << 20])

@@ -37,14 +37,14 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
 def echo_client(port, n):
     import socket
-    with socket.create_connection(("127.0.0.1", port)) as c, c.makefile("rwb") as f:
+    with socket.create_connection((conf.ADDR4, port)) as c, c.makefile("rwb") as f:
         for i in range(n):
             f.write(b"line %d\n" % i)
             f.flush()
             conf.check(f.readline(), b"LINE %d\n" % i)
 
 
-with Server(("127.0.0.1", 0), Echo) as srv:
+with Server((conf.ADDR4, 0), Echo) as srv:
     threading.Thread(target=srv.serve_forever, daemon=True).start()
     ts = [threading.Thread(target=echo_client, args=(srv.server_address[1], 100)) for _ in range(8)]
     for t in ts:
@@ -53,9 +53,9 @@ with Server(("127.0.0.1", 0), Echo) as srv:
         t.join()
     srv.shutdown()
 
-with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Http) as srv:
+with http.server.ThreadingHTTPServer((conf.ADDR4, 0), Http) as srv:
     threading.Thread(target=srv.serve_forever, daemon=True).start()
-    h = http.client.HTTPConnection("127.0.0.1", srv.server_address[1], timeout=10)
+    h = http.client.HTTPConnection(conf.ADDR4, srv.server_address[1], timeout=10)
     for size in (0, 1, 1000, 300000, 7):
         body = bytes(i & 255 for i in range(size))
         h.request("POST", "/", body)

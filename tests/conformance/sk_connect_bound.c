@@ -10,7 +10,7 @@ CONF_TEST(0)
 	socklen_t len = conf_name(l, &ss), slen = sizeof(seen);
 	int port;
 
-	from.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	from.sin_addr.s_addr = conf_addr4();
 	CONF_OK(bind(c, (struct sockaddr *)&from, sizeof(from)));
 	port = conf_port(c);
 	CONF_NE(port, 0);

@@ -56,7 +56,7 @@ static void family(int af)
 static void mapped(void)
 {
 	struct sockaddr_in6 any = {.sin6_family = AF_INET6}, an, n6;
-	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}}, n4, p4;
+	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_addr = {conf_addr4()}}, n4, p4;
 	socklen_t len = sizeof(an);
 	int l = (int)CONF_OK(socket(AF_INET6, SOCK_STREAM, 0)), off = 0, c, s;
 
@@ -89,7 +89,8 @@ static void mapped(void)
 
 	/* The same from an IPv6 socket that connects to the mapped address. */
 	any.sin6_port = v4.sin_port;
-	CONF_EQ(inet_pton(AF_INET6, "::ffff:127.0.0.1", &any.sin6_addr), 1);
+	any.sin6_addr = (struct in6_addr){.s6_addr = {[10] = 0xff, [11] = 0xff}};
+	memcpy(&any.sin6_addr.s6_addr[12], &v4.sin_addr, 4);
 	c = (int)CONF_OK(socket(AF_INET6, SOCK_STREAM, 0));
 	CONF_OK(connect(c, (struct sockaddr *)&any, sizeof(any)));
 	s = (int)CONF_OK(accept(l, NULL, NULL));

@@ -8,7 +8,7 @@ int conf_plain(const char *arg, int port)
 	int fd = (int)CONF_OK(socket(AF_INET, SOCK_STREAM, 0));
 	char buf[8];
 
-	sin.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	sin.sin_addr.s_addr = conf_addr4();
 	CONF_OK(connect(fd, (struct sockaddr *)&sin, sizeof(sin)));
 	conf_write_all(fd, arg, 5);
 	conf_read_all(fd, buf, 5);

@@ -34,7 +34,7 @@ CONF_TEST(CONF_TCP_TOO)
 	CONF_OK(dup2(out, 1));
 	CONF_EQ(read(p[0], &port, sizeof(port)), sizeof(port));
 	sin.sin_port = htons((uint16_t)port);
-	sin.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	sin.sin_addr.s_addr = conf_addr4();
 	for (int i = 0; i < 3; i++) {
 		int64_t from = conf_ms();
 		char buf[4];

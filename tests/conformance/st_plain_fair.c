@@ -15,7 +15,7 @@ int conf_plain(const char *arg, int port)
 	char buf[4];
 
 	(void)arg;
-	sin.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	sin.sin_addr.s_addr = conf_addr4();
 	CONF_OK(connect(fd, (struct sockaddr *)&sin, sizeof(sin)));
 	for (int i = 0; i < REQUESTS; i++) {
 		int64_t from = conf_ms();

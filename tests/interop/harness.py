@@ -211,6 +211,8 @@ def die_with_parent():
 class Server:
     """A valkey-server or redis-server with a folder of its own."""
 
+    host = HOST  # where the harness itself talks to it
+
     def __init__(self, case, kind, args, port, flagged, listen, connect, env):
         self.case, self.kind, self.port, self.flagged = case, kind, port, flagged
         self.dir = tempfile.mkdtemp(prefix=f'{kind}-', dir=case.dir)
@@ -218,7 +220,7 @@ class Server:
         if listen is None:
             listen = [port] if flagged else []
         self.argv = [f'{kind}-server', '--port', str(port), '--dir', self.dir, '--bind', HOST, '--save', '', '--daemonize',
-                     'no', '--enable-debug-command', 'local', *map(str, args)]
+                     'no', '--protected-mode', 'no', '--enable-debug-command', 'yes', *map(str, args)]
         # A server must answer the harness, which speaks TCP; what its own connects used is checked from the counters.
         extra = {'VKRDMA_LOG': 'info:' + os.path.join(self.dir, 'shim.log'), **({'VKRDMA_FALLBACK': 'tcp'} if CARRIED else {})}
         self.env = preload_env(listen=listen, connect=connect, extra={**extra, **(env or {})})
@@ -237,7 +239,7 @@ class Server:
         if self.proc.poll() is not None:
             raise AssertionError(f'{self.kind}-server exited with {self.proc.returncode}')
         try:
-            c = Resp(port)
+            c = Resp(port, self.host)
         except OSError:
             return False
         with contextlib.closing(c):
@@ -254,7 +256,7 @@ class Server:
         return self.proc is not None and self.proc.poll() is None
 
     def plain(self, timeout=60):
-        client = Resp(self.port, timeout=timeout)
+        client = Resp(self.port, self.host, timeout)
         self.case.addCleanup(client.close)
         return client
 
@@ -401,6 +403,9 @@ class Case(unittest.TestCase):
         for name, value in totals.items():
             self.assertGreater(value, 0, f'{what}: {name} in {totals}')
         self.proofs += 1
+        if os.environ.get('BED_PROOF'):  # for the test bed's table
+            with open(os.environ['BED_PROOF'], 'a', encoding='ascii') as f:
+                print(totals['immediates_in'], totals['immediates_out'], file=f)
         return p
 
     def assert_no_fallback(self):
