@@ -11,6 +11,7 @@
 #include "sock.h"
 #include "socket.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -157,13 +158,16 @@ static int make_mixed(struct vkr_epset *set, int epfd)
 		set->efd = -1;
 		return -err;
 	}
+	set->own = vkr_guard_spare(vkr_real.fcntl(epfd, F_DUPFD_CLOEXEC, 0));
+	if (set->own >= 0)
+		vkr_guard_slot(set->own, &set->own);
 	vkr_epset_engine_fds(set, epfd);
 	atomic_store(&set->mixed, true);
 	if (atomic_load(&set->in_kernel))
 		efd_write(set); /* asleep, and knowing nothing of us */
 	/* The sets that hold this one must look into it from now on. */
 	DL_FOREACH2(set->file.items, it, file_next)
-	if (make_mixed(it->set, vkr_file_number(&it->set->file)) == 0)
+	if (make_mixed(it->set, vkr_epset_fd(it->set)) == 0)
 		item_make_dual(it);
 	return 0;
 }
@@ -252,7 +256,7 @@ void vkr_items_to_user(struct vkr_file *f)
 
 	DL_FOREACH2(f->items, it, file_next)
 	{
-		epfd = vkr_file_number(&it->set->file);
+		epfd = vkr_epset_fd(it->set);
 		if (epfd < 0 || make_mixed(it->set, epfd) < 0)
 			continue;
 		if (it->in_kernel)
@@ -272,7 +276,7 @@ void vkr_items_to_kernel(struct vkr_file *f)
 		ev.events = it->disabled ? 0 : it->events;
 		ev.data.u64 = it->data;
 		if (!it->in_kernel)
-			vkr_real.epoll_ctl(vkr_file_number(&it->set->file), EPOLL_CTL_ADD, it->fd, &ev);
+			vkr_real.epoll_ctl(vkr_epset_fd(it->set), EPOLL_CTL_ADD, it->fd, &ev);
 		vkr_store(&it->set->native, vkr_load(&it->set->native) + 1);
 		item_free(it);
 	}
@@ -283,7 +287,7 @@ void vkr_items_watch(struct vkr_file *f)
 	struct vkr_item *it;
 
 	DL_FOREACH2(f->items, it, file_next)
-	if (vkr_file_pollable(f) && make_mixed(it->set, vkr_file_number(&it->set->file)) == 0)
+	if (vkr_file_pollable(f) && make_mixed(it->set, vkr_epset_fd(it->set)) == 0)
 		item_make_dual(it);
 }
 
@@ -322,6 +326,8 @@ void vkr_epset_destroy(struct vkr_epset *set)
 	pthread_mutex_unlock(&vkr_ctl_lock);
 	if (set->efd >= 0)
 		vkr_guard_close(set->efd);
+	if (set->own >= 0)
+		vkr_guard_close(set->own);
 }
 
 /* ------------------------------------------------------------------ epoll_ctl */

@@ -22,6 +22,7 @@ struct vkr_epset {
 	_Atomic int in_kernel; /* threads that sleep in the kernel's wait alone: the set was not mixed */
 	int n_inner;           /* sets among the duals */
 	int efd;               /* guarded */
+	int own; /* guarded: the kernel's set under a number that the application cannot close; mixed sets */
 	unsigned engine_generation;
 	int engine_fds;            /* how many of the engine's are registered */
 	_Atomic int native;        /* registrations made in the kernel (never too few) */
@@ -56,6 +57,14 @@ static inline uint32_t vkr_item_wants(const struct vkr_item *it)
 extern const char vkr_markers[VKR_MAX_DEVICES + 1];
 /* vkr_ctl_lock held. Registers the engine's descriptors that are not in the set yet. */
 void vkr_epset_engine_fds(struct vkr_epset *set, int epfd);
+
+/* The kernel's set: stays valid when the application closes its number while a thread waits. */
+static inline int vkr_epset_fd(struct vkr_epset *set)
+{
+	int own = vkr_load((_Atomic int *)&set->own);
+
+	return own >= 0 ? own : vkr_file_number(&set->file);
+}
 
 /* set->lock held. Idempotent. */
 void vkr_ready_add(struct vkr_epset *set, struct vkr_item *it);

@@ -192,7 +192,7 @@ struct vkr_epset *vkr_epset_new(void)
 		return NULL;
 	pthread_mutex_init(&e->lock, NULL);
 	vkr_pollable_init(&e->poll);
-	e->efd = -1;
+	e->efd = e->own = -1;
 	file_init(f, VKR_KIND_EPOLL);
 	return e;
 }

@@ -174,7 +174,7 @@ bool vkr_epset_ready(struct vkr_epset *set)
 	if (vkr_epset_peek(set))
 		return true;
 	pthread_mutex_lock(&vkr_ctl_lock);
-	p.fd = vkr_file_number(&set->file);
+	p.fd = vkr_epset_fd(set);
 	DL_FOREACH2(set->duals, it, next)
 	{
 		if (it->file->kind != VKR_KIND_EPOLL || n == INNER_MAX)
@@ -352,6 +352,8 @@ static int mixed_wait(struct vkr_epset *set, int epfd, struct epoll_event *evs, 
 	int n;
 
 	for (;;) {
+		/* The application may close its number, and give it out again, while we sleep. */
+		epfd = vkr_load((_Atomic int *)&set->own) >= 0 ? vkr_load((_Atomic int *)&set->own) : epfd;
 		if (vkr_unlikely(set->engine_generation != vkr_engine_generation())) {
 			pthread_mutex_lock(&vkr_ctl_lock);
 			vkr_epset_engine_fds(set, epfd);

@@ -112,8 +112,8 @@ ssize_t vkr_stream_send(struct vkr_stream *s, const struct iovec *iov, int iovcn
 void vkr_stream_hand_over(struct vkr_stream *s);
 ssize_t vkr_stream_forward(struct vkr_stream *s, ssize_t (*take)(void *arg, const struct iovec *iov, int n), void *arg);
 
-size_t vkr_stream_inq(struct vkr_stream *s);     /* bytes that recv would deliver now: FIONREAD */
-size_t vkr_stream_outq(struct vkr_stream *s);    /* bytes accepted and not known to be at the peer: SIOCOUTQ */
+size_t vkr_stream_inq(struct vkr_stream *s);  /* bytes that recv would deliver now: FIONREAD */
+size_t vkr_stream_outq(struct vkr_stream *s); /* bytes accepted and not known to be at the peer: SIOCOUTQ */
 /* The error is pending again. */
 void vkr_stream_put_error(struct vkr_stream *s, int err);
 int vkr_stream_take_error(struct vkr_stream *s); /* SO_ERROR: pending errno as a positive number, cleared; 0 if none */
@@ -157,6 +157,8 @@ int vkr_listener_create(const struct sockaddr *local, bool v6only, int backlog, 
 			struct vkr_listener **l, const char **reason);
 struct vkr_pollable *vkr_listener_pollable(struct vkr_listener *l);
 void vkr_listener_backlog(struct vkr_listener *l, int backlog); /* a second listen() */
+/* shutdown: refuses everybody, those who wait too, until vkr_listener_backlog(). */
+void vkr_listener_stop(struct vkr_listener *l);
 /* NULL: none waits. The ticket (NULL without an admission) is the caller's. */
 struct vkr_stream *vkr_listener_accept(struct vkr_listener *l, void **ticket);
 /* Not taken after all: first in the queue again, with its ticket. */

@@ -23,6 +23,7 @@ struct vkr_listener {
 	/* p.lock */
 	struct vkr_stream *waiting;
 	int n_waiting, backlog;
+	bool stopped; /* shut down: until it listens again */
 	bool closing, closed;
 	pthread_cond_t closed_cond;
 };

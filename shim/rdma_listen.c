@@ -101,6 +101,16 @@ static void request_serve(struct vkr_listener *l, struct rdma_cm_id *id, const u
 	vkr_stream_timer(s, s->deadline);
 }
 
+static bool is_stopped(struct vkr_listener *l)
+{
+	bool stopped;
+
+	pthread_mutex_lock(&l->p.lock);
+	stopped = l->stopped;
+	pthread_mutex_unlock(&l->p.lock);
+	return stopped;
+}
+
 /* As TCP has it: one more than the backlog. */
 static bool backlog_full(struct vkr_listener *l)
 {
@@ -144,6 +154,10 @@ void vkr_cm_request(struct vkr_listener *l, const struct vkr_cm_event *e)
 {
 	struct vkr_held *h;
 
+	if (is_stopped(l)) {
+		vkr_cm_refuse(e->id, e->data, e->data_len, "the listener was shut down");
+		return;
+	}
 	if (!l->held && !backlog_full(l)) {
 		request_serve(l, e->id, e->data, e->data_len);
 		return;
@@ -211,20 +225,25 @@ static struct vkr_stream *handshaking(const struct vkr_listener *l)
 	return found;
 }
 
-static void listener_end(struct vkr_listener *l)
+/* Handshakes under way have nobody to go to. */
+static void refuse_all(struct vkr_listener *l, const char *why)
 {
 	struct vkr_stream *s;
 
-	vkr_verbs.rdma_destroy_id(l->id);
 	while (l->held) {
 		struct vkr_held h = *l->held;
 
 		held_free(l->held);
-		vkr_cm_refuse(h.id, h.data, h.data_len, "the listener was closed");
+		vkr_cm_refuse(h.id, h.data, h.data_len, why);
 	}
-	/* Handshakes under way have nobody to go to. */
 	while ((s = handshaking(l)))
 		vkr_stream_teardown(s);
+}
+
+static void listener_end(struct vkr_listener *l)
+{
+	vkr_verbs.rdma_destroy_id(l->id);
+	refuse_all(l, "the listener was closed");
 	vkr_task_cancel(&l->task);
 	pthread_mutex_lock(&vkr_registry_lock);
 	DL_DELETE(vkr_listeners, l);
@@ -245,6 +264,8 @@ static void listener_task(struct vkr_task *task)
 	pthread_mutex_unlock(&l->p.lock);
 	if (closing)
 		listener_end(l);
+	else if (is_stopped(l))
+		refuse_all(l, "the listener was shut down");
 	else
 		held_serve(l);
 }
@@ -341,6 +362,7 @@ void vkr_listener_backlog(struct vkr_listener *l, int backlog)
 {
 	pthread_mutex_lock(&l->p.lock);
 	l->backlog = backlog;
+	l->stopped = false;
 	vkr_task_queue(&l->task);
 	pthread_mutex_unlock(&l->p.lock);
 }
@@ -376,11 +398,33 @@ void vkr_listener_return(struct vkr_listener *l, struct vkr_stream *s, void *tic
 	pthread_mutex_unlock(&l->p.lock);
 }
 
-void vkr_listener_close(struct vkr_listener *l)
+static void reset_waiting(struct vkr_listener *l)
 {
 	struct vkr_stream *s;
 	void *ticket;
 
+	while ((s = vkr_listener_accept(l, &ticket))) {
+		if (ticket)
+			l->admission.dismiss(ticket);
+		vkr_stream_close(s, 0);
+	}
+}
+
+void vkr_listener_stop(struct vkr_listener *l)
+{
+	if (l->epoch != vkr_epoch)
+		return;
+	vkr_depth++;
+	pthread_mutex_lock(&l->p.lock);
+	l->stopped = true;
+	vkr_task_queue(&l->task);
+	pthread_mutex_unlock(&l->p.lock);
+	reset_waiting(l);
+	vkr_depth--;
+}
+
+void vkr_listener_close(struct vkr_listener *l)
+{
 	/* A forked child's copy: the parent's port goes on. */
 	if (l->epoch != vkr_epoch)
 		return;
@@ -392,11 +436,7 @@ void vkr_listener_close(struct vkr_listener *l)
 	while (!l->closed)
 		pthread_cond_wait(&l->closed_cond, &l->p.lock);
 	pthread_mutex_unlock(&l->p.lock);
-	while ((s = vkr_listener_accept(l, &ticket))) {
-		if (ticket)
-			l->admission.dismiss(ticket);
-		vkr_stream_close(s, 0);
-	}
+	reset_waiting(l);
 	pthread_cond_destroy(&l->closed_cond);
 	pthread_mutex_destroy(&l->p.lock);
 	free(l);

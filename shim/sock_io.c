@@ -264,9 +264,9 @@ int vkr_sock_recvmmsg(int fd, struct mmsghdr *v, unsigned n, int flags, struct t
 	if (timeout && (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec > 999999999))
 		return VKR_PASS; /* for the kernel's errno */
 	s = vkr_carried_get(fd, &err);
-	if (!s)
+	if (!s && err != VKR_PAIRED)
 		return err;
-	err = flags & MSG_ERRQUEUE ? 0 : vkr_stream_take_error(s->stream);
+	err = !s || flags & MSG_ERRQUEUE ? 0 : vkr_stream_take_error(s->stream);
 	if (err)
 		return -err;
 	if (vkr_bad_pointer(v, n * sizeof(*v)))
@@ -283,7 +283,7 @@ int vkr_sock_recvmmsg(int fd, struct mmsghdr *v, unsigned n, int flags, struct t
 			break;
 		}
 	}
-	if (i && r < 0 && r != -EAGAIN)
+	if (s && i && r < 0 && r != -EAGAIN)
 		vkr_stream_put_error(s->stream, (int)-r);
 	return i ? (int)i : (int)r;
 }
@@ -340,7 +340,8 @@ static ssize_t do_send(struct vkr_sock *s, const struct iovec *iov, int cnt, siz
 	}
 }
 
-static ssize_t send_iov(int fd, const struct iovec *iov, int cnt, int flags, int too_many)
+/* `call`: any but writev(2), which does not look at the socket when there is nothing to write. */
+static ssize_t send_iov(int fd, const struct iovec *iov, int cnt, int flags, int too_many, bool call)
 {
 	VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *s = NULL;
 	ssize_t total;
@@ -350,7 +351,7 @@ static ssize_t send_iov(int fd, const struct iovec *iov, int cnt, int flags, int
 	if (!s && r != VKR_PAIRED)
 		return r;
 	total = check_iov(iov, cnt, true, too_many);
-	if (total < 0)
+	if (vkr_unlikely(total < 0 || (!total && !call)))
 		return total;
 	return s ? do_send(s, iov, cnt, (size_t)total, flags) : vkr_pair_send(fd, iov, cnt, flags);
 }
@@ -359,19 +360,19 @@ ssize_t vkr_sock_write(int fd, const void *buf, size_t n)
 {
 	struct iovec iov = {(void *)buf, vkr_min(n, (size_t)0x7ffff000)};
 
-	return send_iov(fd, &iov, 1, 0, -EINVAL);
+	return send_iov(fd, &iov, 1, 0, -EINVAL, true);
 }
 
 ssize_t vkr_sock_writev(int fd, const struct iovec *iov, int cnt)
 {
-	return send_iov(fd, iov, cnt, 0, -EINVAL);
+	return send_iov(fd, iov, cnt, 0, -EINVAL, false);
 }
 
 ssize_t vkr_sock_send(int fd, const void *buf, size_t n, int flags)
 {
 	struct iovec iov = {(void *)buf, vkr_min(n, (size_t)0x7ffff000)};
 
-	return send_iov(fd, &iov, 1, flags, -EINVAL);
+	return send_iov(fd, &iov, 1, flags, -EINVAL, true);
 }
 
 ssize_t vkr_sock_sendto(int fd, const void *buf, size_t n, int flags, const struct sockaddr *sa, socklen_t len)
@@ -383,7 +384,7 @@ ssize_t vkr_sock_sendmsg(int fd, const struct msghdr *m, int flags)
 {
 	if (vkr_bad_pointer(m, sizeof(*m)))
 		return vkr_fd_tracked(fd) ? -EFAULT : VKR_PASS;
-	return send_iov(fd, m->msg_iov, m->msg_iovlen > INT_MAX ? INT_MAX : (int)m->msg_iovlen, flags, -EMSGSIZE);
+	return send_iov(fd, m->msg_iov, m->msg_iovlen > INT_MAX ? INT_MAX : (int)m->msg_iovlen, flags, -EMSGSIZE, true);
 }
 
 int vkr_sock_sendmmsg(int fd, struct mmsghdr *v, unsigned n, int flags)

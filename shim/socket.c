@@ -332,6 +332,10 @@ int vkr_sock_shutdown(int fd, int how)
 		r = -ENOTCONN;
 	} else if (vkr_load(&s->state) == VKR_SOCK_PAIRED && how != SHUT_RD) {
 		vkr_store(&s->shut_wr, true);
+	} else if (vkr_load(&s->state) == VKR_SOCK_LISTEN && !vkr_file_inherited(&s->file)) {
+		r = vkr_real.shutdown(fd, how) < 0 ? -errno : 0;
+		if (!r && how != SHUT_WR && s->listener)
+			vkr_listener_stop(s->listener);
 	}
 	vkr_sock_put(s);
 	return r;

@@ -163,6 +163,13 @@ static bool peer_gone(const struct slot *s)
 	return poll(&p, 1, 0) > 0;
 }
 
+static bool is_over(const struct slot *s)
+{
+	struct pollfd p = {.fd = s->fd};
+
+	return poll(&p, 1, 0) > 0 && p.revents & POLLHUP;
+}
+
 static const char *write_unfit(struct world *w, const struct diff_op *op, const struct slot *s, struct end *e)
 {
 	struct end *peer = peer_of(w, e);
@@ -230,6 +237,9 @@ const char *call_unfit(struct world *w, const struct diff_op *op)
 		return "another waits";
 	if (op->kind == DIFF_SHUTDOWN && op->n != SHUT_WR && e && peer_of(w, e) && peer_of(w, e)->stuffed)
 		return "only drain"; /* with its reading shut down an end that is empty for a moment says EOF */
+	/* TCP lets a socket whose connection has ended be used for another: docs/semantics.md, "Making and closing". */
+	if ((op->kind == DIFF_REBIND || op->kind == DIFF_RELISTEN || op->kind == DIFF_RECONNECT) && e && is_over(s))
+		return "the connection has ended";
 	if ((op->kind == DIFF_CLOSE || op->kind == DIFF_DUP2) && s->fd >= 0 && polled(w, s->fd))
 		return "it is polled";
 	if ((op->kind == DIFF_CONNECT || op->kind == DIFF_DIAL || op->kind == DIFF_RECONNECT) &&

@@ -275,6 +275,8 @@ static void show(FILE *f, const struct diff_script *s)
 	if (last >= 0 && last < by_tcp.lines)
 		fprintf(f, "# operation %d\n#   natively: %s\n#   carried:  %s\n", last / 2, by_tcp.line[last],
 			by_rdma.line[last]);
+	else if (last >= 0)
+		fprintf(f, "# at the end, carried: %s\n", by_rdma.line[last]);
 	fflush(f);
 }
 
