@@ -53,6 +53,7 @@ struct vkr_sock {
 	int64_t retry_at; /* LISTEN without an RDMA listener: ns */
 	int backlog;
 	struct vkr_options *options;
+	_Atomic uint64_t touched; /* what the program has set before the socket was carried: sock_opts.c */
 };
 
 static inline void vkr_sock_put(struct vkr_sock *s)
@@ -79,7 +80,6 @@ struct vkr_pollable *vkr_file_pollable(struct vkr_file *f);
 /* sock_opts.c */
 void vkr_options_seed(struct vkr_sock *s, int tcp_fd); /* from a kernel TCP socket */
 void vkr_options_inherit(struct vkr_sock *child, struct vkr_sock *listener, int listener_fd);
-void vkr_options_changed(struct vkr_sock *listener); /* a setsockopt on it passed */
 void vkr_options_free(struct vkr_sock *s);
 void vkr_options_forked(void);
 

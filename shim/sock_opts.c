@@ -170,6 +170,18 @@ static void put(struct vkr_sock *s, int level, int name, const void *val, sockle
 	note(s, level, name, val);
 }
 
+_Static_assert(VKR_ARRAY_SIZE(carried_over) <= 64, "a bit each in touched");
+
+/* The kernel may still refuse the value; what counts is read from it when the socket is carried. */
+static void touch(struct vkr_sock *s, int level, int name)
+{
+	unsigned i;
+
+	for (i = 0; i < VKR_ARRAY_SIZE(carried_over); i++)
+		if (carried_over[i].level == level && carried_over[i].name == name)
+			atomic_fetch_or(&s->touched, UINT64_C(1) << i);
+}
+
 /* Stores what differs from a fresh socket's value. scratch_lock held. */
 static void copy_from(struct vkr_sock *s, int fd, int level, int name)
 {
@@ -188,12 +200,14 @@ static void copy_from(struct vkr_sock *s, int fd, int level, int name)
 
 void vkr_options_seed(struct vkr_sock *s, int fd)
 {
-	unsigned i;
+	uint64_t left = vkr_load(&s->touched);
+	int i;
 
 	pthread_mutex_lock(&scratch_lock);
-	for (i = 0; i < VKR_ARRAY_SIZE(carried_over); i++)
-		if (carried_over[i].level != IPPROTO_IPV6 || s->domain == AF_INET6)
-			copy_from(s, fd, carried_over[i].level, carried_over[i].name);
+	for (; left; left &= left - 1) {
+		i = __builtin_ctzll(left);
+		copy_from(s, fd, carried_over[i].level, carried_over[i].name);
+	}
 	keepalive(s);
 	pthread_mutex_unlock(&scratch_lock);
 }
@@ -222,7 +236,8 @@ void vkr_options_inherit(struct vkr_sock *child, struct vkr_sock *l, int listene
 	}
 }
 
-void vkr_options_changed(struct vkr_sock *l)
+/* A setsockopt on a listener passed. */
+static void options_changed(struct vkr_sock *l)
 {
 	if (l->options)
 		l->options->seeded = false;
@@ -402,8 +417,9 @@ int vkr_sock_setsockopt(int fd, int level, int name, const void *val, socklen_t 
 		if (!r && level == SOL_SOCKET && (name == SO_RCVTIMEO || name == SO_SNDTIMEO) &&
 		    (vkr_load(&s->state) == VKR_SOCK_PAIRED || vkr_file_inherited(&s->file)))
 			r = VKR_PASS; /* the pair's too */
-	} else if (vkr_load(&s->state) == VKR_SOCK_LISTEN) {
-		vkr_options_changed(s);
+	} else {
+		touch(s, level, name);
+		options_changed(s);
 	}
 	vkr_sock_put(s);
 	return r;
