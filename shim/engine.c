@@ -15,23 +15,6 @@
 #define POLL_ROUNDS 64
 #define EVENT_BATCH 16
 #define ACK_BATCH   64
-/* A few connections need no 2 MiB queue. */
-#define CQ_FIRST 4096
-#define CQ_NEXT  32767
-
-struct vkr_cq {
-	pthread_mutex_t lock;
-	struct vkr_device *dev;
-	struct ibv_cq *cq;
-	struct vkr_endpoint *eps; /* uthash by QP number */
-	struct vkr_endpoint *last;
-	int capacity, reserved;
-	bool failed; /* overrun or worse: its connections have ended, it takes no more */
-	unsigned unacked;
-};
-
-static struct vkr_device *devices[VKR_MAX_DEVICES];
-static _Atomic int n_devices;
 _Atomic int vkr_engine_sleepers;
 _Atomic bool vkr_engine_polled;
 
@@ -99,6 +82,8 @@ static int cq_drain(struct vkr_cq *c, bool empty)
 	struct ibv_wc wc[POLL_BATCH];
 	int n, total = 0, rounds;
 
+	if (!c->cq)
+		return 0; /* its device has gone */
 	for (rounds = 0; empty || rounds < POLL_ROUNDS; rounds++) {
 		n = ibv_poll_cq(c->cq, POLL_BATCH, wc);
 		if (n <= 0)
@@ -111,9 +96,9 @@ static int cq_drain(struct vkr_cq *c, bool empty)
 	return total;
 }
 
-static void cq_arm(struct vkr_cq *c)
+void vkr_cq_arm(struct vkr_cq *c)
 {
-	if (ibv_req_notify_cq(c->cq, 0))
+	if (c->cq && ibv_req_notify_cq(c->cq, 0))
 		vkr_debug("a completion queue could not be armed"); /* a dead device's; its connections are ending */
 }
 
@@ -121,8 +106,8 @@ static int engine_drain(void)
 {
 	int d, i, total = 0;
 
-	for (d = 0; d < atomic_load(&n_devices); d++) {
-		struct vkr_device *dev = devices[d];
+	for (d = 0; d < atomic_load(&vkr_n_devices); d++) {
+		struct vkr_device *dev = vkr_devices[d];
 		int n = atomic_load(&dev->n_cqs);
 
 		for (i = 0; i < n; i++) {
@@ -147,7 +132,7 @@ int vkr_engine_poll(void)
 {
 	int n;
 
-	if (!atomic_load_explicit(&n_devices, memory_order_acquire))
+	if (!atomic_load_explicit(&vkr_n_devices, memory_order_acquire))
 		return 0;
 	vkr_depth++;
 	note_polled();
@@ -171,14 +156,14 @@ void vkr_engine_sleep_begin(void)
 	vkr_depth++;
 	note_polled();
 	atomic_fetch_add(&vkr_engine_sleepers, 1);
-	for (d = 0; d < atomic_load(&n_devices); d++) {
-		struct vkr_device *dev = devices[d];
+	for (d = 0; d < atomic_load(&vkr_n_devices); d++) {
+		struct vkr_device *dev = vkr_devices[d];
 
 		for (i = 0; i < atomic_load(&dev->n_cqs); i++) {
 			struct vkr_cq *c = dev->cqs[i];
 
 			pthread_mutex_lock(&c->lock);
-			cq_arm(c);
+			vkr_cq_arm(c);
 			cq_drain(c, true);
 			pthread_mutex_unlock(&c->lock);
 		}
@@ -194,12 +179,12 @@ void vkr_engine_sleep_end(void)
 static void cq_event(struct vkr_cq *c)
 {
 	pthread_mutex_lock(&c->lock);
-	if (++c->unacked >= ACK_BATCH) {
+	if (c->cq && ++c->unacked >= ACK_BATCH) {
 		vkr_verbs.ibv_ack_cq_events(c->cq, c->unacked);
 		c->unacked = 0;
 	}
 	if (atomic_load(&vkr_engine_sleepers) > 0)
-		cq_arm(c);
+		vkr_cq_arm(c);
 	cq_drain(c, true);
 	pthread_mutex_unlock(&c->lock);
 }
@@ -213,7 +198,7 @@ static void device_events(struct vkr_device *dev)
 	/* Serialised: two threads inside a non-blocking read of one event is fine for the kernel, but the second would
 	 * return before the first has re-armed and polled. */
 	pthread_mutex_lock(&dev->event_lock);
-	for (i = 0; i < EVENT_BATCH; i++) {
+	for (i = 0; dev->channel && i < EVENT_BATCH; i++) {
 		if (vkr_verbs.ibv_get_cq_event(dev->channel, &cq, &ctx))
 			break;
 		vkr_count(&vkr_stats->cq_events, 1);
@@ -229,159 +214,28 @@ void vkr_engine_event(int fd)
 	/* The read inside ibv_get_cq_event() is a cancellation point; locks are held around it. */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	vkr_depth++;
-	for (d = 0; d < atomic_load(&n_devices); d++)
-		if (devices[d]->channel->fd == fd)
-			device_events(devices[d]);
+	for (d = 0; fd >= 0 && d < atomic_load(&vkr_n_devices); d++)
+		if (vkr_load(&vkr_devices[d]->channel_fd) == fd)
+			device_events(vkr_devices[d]);
 	vkr_depth--;
 	pthread_setcancelstate(cancel, NULL);
 }
 
 int vkr_engine_fds(int fds[VKR_MAX_DEVICES])
 {
-	int d, n = atomic_load(&n_devices);
+	int d, n = atomic_load(&vkr_n_devices);
 
 	for (d = 0; d < n; d++)
-		fds[d] = devices[d]->channel->fd;
+		fds[d] = vkr_load(&vkr_devices[d]->channel_fd);
 	return n;
 }
 
 unsigned vkr_engine_generation(void)
 {
-	return (unsigned)atomic_load(&n_devices);
+	return atomic_load(&vkr_engine_changes);
 }
 
-/* ------------------------------------------------------------------ devices */
-
-static void fd_nonblock(int fd)
-{
-	vkr_real.fcntl(fd, F_SETFL, vkr_real.fcntl(fd, F_GETFL) | O_NONBLOCK);
-}
-
-/* Providers read these members at each use, so the numbers may be moved while nothing uses them yet. */
-static void device_guard(struct vkr_device *dev)
-{
-	if (!vkr_verbs.soft) {
-		dev->channel->fd = vkr_guard_fd(dev->channel->fd);
-		dev->verbs->async_fd = vkr_guard_fd(dev->verbs->async_fd);
-		vkr_guard_mark(dev->verbs->cmd_fd);
-	}
-	fd_nonblock(dev->channel->fd);
-	fd_nonblock(dev->verbs->async_fd);
-}
-
-static struct vkr_device *device_new(struct ibv_context *verbs)
-{
-	struct vkr_device *dev = calloc(1, sizeof(*dev));
-	struct ibv_device_attr attr;
-
-	if (!dev)
-		return NULL;
-	dev->verbs = verbs;
-	pthread_mutex_init(&dev->event_lock, NULL);
-	memset(&attr, 0, sizeof(attr));
-	if (vkr_verbs.ibv_query_device(verbs, &attr))
-		goto free_dev;
-	dev->max_cqe = (uint32_t)attr.max_cqe;
-	dev->max_sge = attr.max_sge;
-	dev->channel = vkr_verbs.ibv_create_comp_channel(verbs);
-	if (!dev->channel)
-		goto free_dev;
-	device_guard(dev);
-	return dev;
-
-free_dev:
-	free(dev);
-	return NULL;
-}
-
-struct vkr_device *vkr_device_get(struct ibv_context *verbs)
-{
-	int d, n = atomic_load(&n_devices);
-	struct vkr_device *dev;
-	const char *name;
-
-	for (d = 0; d < n; d++)
-		if (devices[d]->verbs == verbs)
-			return devices[d];
-	if (n == VKR_MAX_DEVICES) {
-		errno = ENFILE;
-		return NULL;
-	}
-	dev = device_new(verbs);
-	if (!dev)
-		return NULL;
-	name = vkr_verbs.ibv_get_device_name(verbs->device);
-	if (!vkr_stats->device[0] && name)
-		strncpy(vkr_stats->device, name, sizeof(vkr_stats->device) - 1);
-	vkr_debug("RDMA device %s opened", name ? name : "?");
-	devices[n] = dev;
-	atomic_store(&n_devices, n + 1);
-	return dev;
-}
-
-int vkr_engine_devices(struct vkr_device *devs[VKR_MAX_DEVICES])
-{
-	int d, n = atomic_load(&n_devices);
-
-	for (d = 0; d < n; d++)
-		devs[d] = devices[d];
-	return n;
-}
-
-/* ------------------------------------------------------------------ completion queues */
-
-static struct vkr_cq *cq_new(struct vkr_device *dev, int entries)
-{
-	int n = atomic_load(&dev->n_cqs), want = n ? CQ_NEXT : CQ_FIRST;
-	struct vkr_cq *c;
-
-	if (n == (int)VKR_ARRAY_SIZE(dev->cqs)) {
-		errno = ENFILE;
-		return NULL;
-	}
-	c = calloc(1, sizeof(*c));
-	if (!c)
-		return NULL;
-	want = vkr_max(want, entries);
-	if (dev->max_cqe && (uint32_t)want > dev->max_cqe)
-		want = (int)dev->max_cqe;
-	pthread_mutex_init(&c->lock, NULL);
-	c->cq = vkr_verbs.ibv_create_cq(dev->verbs, want, c, dev->channel, 0);
-	if (!c->cq) {
-		free(c);
-		return NULL;
-	}
-	c->dev = dev;
-	c->capacity = want;
-	cq_arm(c);
-	dev->cqs[n] = c;
-	atomic_store(&dev->n_cqs, n + 1);
-	vkr_gauge_add(&vkr_stats->cqs, 1);
-	return c;
-}
-
-int vkr_cq_reserve(struct vkr_device *dev, struct vkr_endpoint *ep, int entries)
-{
-	struct vkr_cq *c = NULL;
-	int i;
-
-	for (i = 0; i < atomic_load(&dev->n_cqs); i++) {
-		if (!dev->cqs[i]->failed && dev->cqs[i]->capacity - dev->cqs[i]->reserved >= entries) {
-			c = dev->cqs[i];
-			break;
-		}
-	}
-	if (!c)
-		c = cq_new(dev, entries);
-	if (!c)
-		return errno ? -errno : -ENOMEM;
-	if (c->capacity - c->reserved < entries)
-		return -ENOSPC;
-	c->reserved += entries;
-	ep->cq = c;
-	ep->reserved = entries;
-	return 0;
-}
+/* ------------------------------------------------------------------ endpoints */
 
 struct ibv_cq *vkr_cq_verbs(struct vkr_cq *cq)
 {
@@ -424,79 +278,8 @@ void vkr_cq_release(struct vkr_endpoint *ep)
 	if (!ep->cq)
 		return;
 	vkr_endpoint_drain(ep);
-	ep->cq->reserved -= ep->reserved;
+	vkr_cq_unreserve(ep->cq, ep->reserved);
 	ep->cq = NULL;
-}
-
-/* ------------------------------------------------------------------ async events */
-
-/* Tables change on this thread only, so it may walk them without the CQ lock; async() takes the endpoint's. */
-static void cq_async(struct vkr_cq *c, enum ibv_event_type type)
-{
-	struct vkr_endpoint *ep, *tmp;
-
-	HASH_ITER (hh, c->eps, ep, tmp)
-		ep->async(ep, type);
-}
-
-static void qp_async(struct vkr_device *dev, uint32_t qp_num, enum ibv_event_type type)
-{
-	struct vkr_endpoint *ep;
-	int i;
-
-	for (i = 0; i < atomic_load(&dev->n_cqs); i++) {
-		HASH_FIND(hh, dev->cqs[i]->eps, &qp_num, sizeof(qp_num), ep);
-		if (ep) {
-			ep->async(ep, type);
-			return;
-		}
-	}
-}
-
-static void async_dispatch(struct vkr_device *dev, const struct ibv_async_event *event)
-{
-	int i;
-
-	switch (event->event_type) {
-	case IBV_EVENT_COMM_EST:
-		qp_async(dev, event->element.qp->qp_num, event->event_type);
-		break;
-	case IBV_EVENT_QP_FATAL:
-	case IBV_EVENT_QP_REQ_ERR:
-	case IBV_EVENT_QP_ACCESS_ERR:
-	case IBV_EVENT_PATH_MIG_ERR:
-		vkr_warn("device reports: %s", vkr_verbs.ibv_event_type_str(event->event_type));
-		qp_async(dev, event->element.qp->qp_num, event->event_type);
-		break;
-	case IBV_EVENT_CQ_ERR:
-		vkr_error("device reports: completion queue error; its connections end");
-		((struct vkr_cq *)event->element.cq->cq_context)->failed = true;
-		cq_async(event->element.cq->cq_context, event->event_type);
-		break;
-	case IBV_EVENT_DEVICE_FATAL:
-		vkr_error("device reports a fatal error; its connections end");
-		for (i = 0; i < atomic_load(&dev->n_cqs); i++)
-			cq_async(dev->cqs[i], event->event_type);
-		break;
-	case IBV_EVENT_PORT_ERR:
-		vkr_info("device reports: port %d is down", event->element.port_num);
-		for (i = 0; i < atomic_load(&dev->n_cqs); i++)
-			cq_async(dev->cqs[i], event->event_type);
-		break;
-	default:
-		vkr_debug("device reports: %s", vkr_verbs.ibv_event_type_str(event->event_type));
-		break;
-	}
-}
-
-void vkr_device_async(struct vkr_device *dev)
-{
-	struct ibv_async_event event;
-
-	while (!vkr_verbs.ibv_get_async_event(dev->verbs, &event)) {
-		async_dispatch(dev, &event);
-		vkr_verbs.ibv_ack_async_event(&event);
-	}
 }
 
 /* ------------------------------------------------------------------ fork */
@@ -505,27 +288,28 @@ static void cqs_each(int (*fn)(pthread_mutex_t *))
 {
 	int d, i;
 
-	for (d = 0; d < atomic_load(&n_devices); d++) {
-		fn(&devices[d]->event_lock);
-		for (i = 0; i < atomic_load(&devices[d]->n_cqs); i++)
-			fn(&devices[d]->cqs[i]->lock);
+	for (d = 0; d < atomic_load(&vkr_n_devices); d++) {
+		fn(&vkr_devices[d]->event_lock);
+		for (i = 0; i < atomic_load(&vkr_devices[d]->n_cqs); i++)
+			fn(&vkr_devices[d]->cqs[i]->lock);
 	}
 }
 
 void vkr_cqs_lock(void)
 {
+	pthread_mutex_lock(&vkr_devices_lock);
 	cqs_each(pthread_mutex_lock);
 }
 
 void vkr_cqs_unlock(void)
 {
 	cqs_each(pthread_mutex_unlock);
+	pthread_mutex_unlock(&vkr_devices_lock);
 }
 
 void vkr_cqs_forked(void)
 {
-	atomic_store(&n_devices, 0);
-	memset(devices, 0, sizeof(devices));
+	vkr_devices_forked();
 	atomic_store(&vkr_engine_sleepers, 0);
 	atomic_store(&vkr_engine_polled, false);
 }

@@ -3,8 +3,8 @@
  * The engine below streams and connection management: devices, shared completion queues, the progress thread with its
  * tasks and timers, and the memory that is registered. It knows QP numbers and endpoints, no streams.
  *
- * Locks, in order: registry -> CQ -> endpoint (the stream's pollable lock) -> work, arena (leaves). Functions say what
- * they take. "Progress thread" functions may be called on that thread only (and before it starts).
+ * Locks, in order: registry -> devices -> event -> CQ -> endpoint (the stream's pollable lock) -> work, arena (leaves).
+ * Functions say what they take. "Progress thread" functions may be called on that thread only (and before it starts).
  */
 #ifndef VKR_ENGINE_H
 #define VKR_ENGINE_H
@@ -61,6 +61,7 @@ void vkr_progress_unlock(void);
 /* ------------------------------------------------------------------ devices and completion queues (engine.c) */
 
 struct vkr_cq;
+struct vkr_device;
 
 /* What a QP is to the engine. */
 struct vkr_endpoint {
@@ -75,18 +76,45 @@ struct vkr_endpoint {
 	void (*async)(struct vkr_endpoint *ep, enum ibv_event_type type);
 };
 
+/* Never freed, its lock never destroyed: threads without one may be about to take it. cq is NULL while it is not in
+ * use: its device has gone, or it failed and the last of its connections has ended. */
+struct vkr_cq {
+	pthread_mutex_t lock;
+	struct vkr_device *dev;
+	struct ibv_cq *cq;        /* under the lock */
+	struct vkr_endpoint *eps; /* uthash by QP number */
+	struct vkr_endpoint *last;
+	int capacity, reserved;
+	bool failed; /* overrun or worse: its connections have ended, it takes no more */
+	unsigned unacked;
+};
+
+/* A device in use. Entries are never freed either; verbs is NULL when it has gone, and the entry is used again. */
 struct vkr_device {
 	struct ibv_context *verbs;
-	struct ibv_comp_channel *channel;
+	struct ibv_comp_channel *channel; /* under the event lock */
+	_Atomic int channel_fd;           /* -1: none */
 	uint32_t max_cqe;
 	int max_sge;
+	int reserved; /* entries of all its CQs: not zero while it has connections */
+	bool ending;  /* no new connections; goes when the last has ended */
+	bool removed; /* the kernel waits for us to let go of it */
+	struct vkr_task task;
 	pthread_mutex_t event_lock; /* one thread at a time takes events from the channel */
 	_Atomic int n_cqs;
-	struct vkr_cq *cqs[512]; /* append-only */
+	struct vkr_cq *cqs[512];
 };
 
 /* Progress thread. The entry for a context, made at first use; NULL and errno when that fails. */
 struct vkr_device *vkr_device_get(struct ibv_context *verbs);
+/* Progress thread. The entry for a context, if there is one. */
+struct vkr_device *vkr_device_find(const struct ibv_context *verbs);
+/*
+ * Progress thread. The device is of no more use: its connections are told (DEVICE_FATAL), and when the last of them has
+ * ended every object of it is released. `removed`: its descriptors too, for which the kernel waits. Idempotent.
+ */
+void vkr_device_end(struct vkr_device *dev, bool removed);
+void vkr_device_let_go(struct ibv_context *verbs);
 
 /* Progress thread. Reserves entries on a CQ of the device for the endpoint (making a CQ when none has room). 0 or
  * -errno. */
@@ -106,9 +134,15 @@ void vkr_endpoint_drain(struct vkr_endpoint *ep);
 int vkr_engine_drain(void);
 /* Progress thread: reads and dispatches the async events of one device. */
 void vkr_device_async(struct vkr_device *dev);
-int vkr_engine_devices(struct vkr_device *devs[VKR_MAX_DEVICES]);
 
-/* Shared by engine.c and engine_progress.c. */
+/* Shared by the engine's files. */
+extern struct vkr_device *vkr_devices[VKR_MAX_DEVICES];
+extern _Atomic int vkr_n_devices;
+extern _Atomic unsigned vkr_engine_changes; /* of the completion channels */
+extern pthread_mutex_t vkr_devices_lock;    /* around each change of what fork's prepare walks over */
+void vkr_devices_forked(void);
+void vkr_cq_arm(struct vkr_cq *c);                    /* its lock held, or it is not published */
+void vkr_cq_unreserve(struct vkr_cq *c, int entries); /* progress thread */
 extern _Atomic int vkr_engine_sleepers;
 extern _Atomic bool vkr_engine_polled; /* an application thread polled or went to sleep since this was cleared */
 

@@ -229,19 +229,21 @@ static void tick(int64_t now)
 
 #define FIXED_FDS 3
 
-static int fill_fds(struct pollfd *p, struct vkr_device **devs, int *n_devs)
+static int fill_fds(struct pollfd *p, int *n_devs)
 {
 	int i, n = FIXED_FDS;
 
-	*n_devs = vkr_engine_devices(devs);
+	*n_devs = atomic_load(&vkr_n_devices);
 	p[0] = (struct pollfd){.fd = kick_fd, .events = POLLIN};
 	p[1] = (struct pollfd){.fd = source.fd ? source.fd() : -1, .events = POLLIN};
 	pthread_mutex_lock(&work_lock);
 	p[2] = (struct pollfd){.fd = above.fd ? above.fd() : -1, .events = POLLIN};
 	pthread_mutex_unlock(&work_lock);
 	for (i = 0; i < *n_devs; i++) {
-		p[n++] = (struct pollfd){.fd = devs[i]->verbs->async_fd, .events = POLLIN};
-		p[n++] = (struct pollfd){.fd = mode.guard ? devs[i]->channel->fd : -1, .events = POLLIN};
+		const struct vkr_device *dev = vkr_devices[i];
+
+		p[n++] = (struct pollfd){.fd = dev->verbs ? dev->verbs->async_fd : -1, .events = POLLIN};
+		p[n++] = (struct pollfd){.fd = mode.guard ? vkr_load(&dev->channel_fd) : -1, .events = POLLIN};
 	}
 	return n;
 }
@@ -267,7 +269,6 @@ static void channel_event(int fd, int64_t now)
 static void wait_and_serve(int64_t until)
 {
 	struct pollfd p[FIXED_FDS + 2 * VKR_MAX_DEVICES];
-	struct vkr_device *devs[VKR_MAX_DEVICES];
 	struct timespec ts, *timeout = NULL;
 	int64_t now = vkr_clock_ns();
 	int i, n, n_devs;
@@ -278,7 +279,7 @@ static void wait_and_serve(int64_t until)
 		ts = (struct timespec){.tv_sec = left / 1000000000, .tv_nsec = left % 1000000000};
 		timeout = &ts;
 	}
-	n = fill_fds(p, devs, &n_devs);
+	n = fill_fds(p, &n_devs);
 	if (vkr_real.ppoll(p, (nfds_t)n, timeout, NULL) <= 0)
 		return;
 	if (p[0].revents)
@@ -289,7 +290,7 @@ static void wait_and_serve(int64_t until)
 		above.readable();
 	for (i = 0; i < n_devs; i++) {
 		if (p[FIXED_FDS + 2 * i].revents)
-			vkr_device_async(devs[i]);
+			vkr_device_async(vkr_devices[i]);
 		if (p[FIXED_FDS + 2 * i + 1].revents)
 			channel_event(p[FIXED_FDS + 2 * i + 1].fd, vkr_clock_ns());
 	}

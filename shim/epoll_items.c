@@ -124,11 +124,12 @@ void vkr_epset_engine_fds(struct vkr_epset *set, int epfd)
 	struct epoll_event ev = {.events = EPOLLIN};
 	int fds[VKR_MAX_DEVICES];
 	unsigned generation = vkr_engine_generation();
-	int n = vkr_engine_fds(fds);
+	int n = vkr_engine_fds(fds), i;
 
-	for (; set->engine_fds < n; set->engine_fds++) {
-		ev.data.u64 = (uintptr_t)&vkr_markers[1 + set->engine_fds];
-		if (vkr_real.epoll_ctl(epfd, EPOLL_CTL_ADD, fds[set->engine_fds], &ev) < 0)
+	/* One of a device that has gone was closed, and is out of the set by that. */
+	for (i = 0; i < n; i++) {
+		ev.data.u64 = (uintptr_t)&vkr_markers[1 + i];
+		if (fds[i] >= 0 && vkr_real.epoll_ctl(epfd, EPOLL_CTL_ADD, fds[i], &ev) < 0 && errno != EEXIST)
 			vkr_warn("epoll set %d: completion channel: errno %d", epfd, errno);
 	}
 	set->engine_generation = generation;

@@ -24,7 +24,6 @@ struct vkr_epset {
 	int efd;               /* guarded */
 	int own; /* guarded: the kernel's set under a number that the application cannot close; mixed sets */
 	unsigned engine_generation;
-	int engine_fds;            /* how many of the engine's are registered */
 	_Atomic int native;        /* registrations made in the kernel (never too few) */
 	_Atomic int64_t kernel_at; /* ns: when the kernel was last asked */
 	struct vkr_pollable poll;  /* for sets and polls that hold this set */
@@ -55,7 +54,7 @@ static inline uint32_t vkr_item_wants(const struct vkr_item *it)
 
 /* What our registrations in a kernel set are known by: [0] the set's eventfd, [1 + i] the engine's descriptor i. */
 extern const char vkr_markers[VKR_MAX_DEVICES + 1];
-/* vkr_ctl_lock held. Registers the engine's descriptors that are not in the set yet. */
+/* vkr_ctl_lock held. Registers the engine's descriptors that are not in the set yet; generation says when. */
 void vkr_epset_engine_fds(struct vkr_epset *set, int epfd);
 
 /* The kernel's set: stays valid when the application closes its number while a thread waits. */

@@ -46,8 +46,8 @@ int vkr_engine_poll(void);
 void vkr_engine_sleep_begin(void);
 void vkr_engine_sleep_end(void);
 void vkr_engine_event(int fd);
-/* Fills fds, returns their number (0 if the engine does not run). The set only grows; vkr_engine_generation() changes
- * when it does. */
+/* Fills fds, returns their number (0 if the engine does not run). -1 stands where a device has gone;
+ * vkr_engine_generation() changes when one comes or goes. */
 int vkr_engine_fds(int fds[VKR_MAX_DEVICES]);
 unsigned vkr_engine_generation(void);
 

@@ -128,7 +128,8 @@ void vkr_stream_teardown(struct vkr_stream *s)
 	memset(&attr, 0, sizeof(attr));
 	attr.qp_state = IBV_QPS_ERR;
 	s->marker_done = false;
-	if (vkr_verbs.ibv_modify_qp(s->qp, &attr, IBV_QP_STATE))
+	/* A failed queue shows no completion any more, a device that is going may not. */
+	if (vkr_verbs.ibv_modify_qp(s->qp, &attr, IBV_QP_STATE) || s->ep.cq->failed || s->dev->ending)
 		s->marker_done = true;
 	else
 		marker_post(s);

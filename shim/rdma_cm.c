@@ -397,9 +397,10 @@ static void stream_event(struct vkr_stream *s, const struct vkr_cm_event *e)
 		on_disconnected(s);
 		break;
 	case RDMA_CM_EVENT_DEVICE_REMOVAL:
-		/* Its end, which is queued, releases every object of the device. */
+		/* Its end, which is queued, releases what it has of the device. TCP would try for a while, and end so.
+		 */
 		pthread_mutex_lock(&s->p.lock);
-		vkr_stream_break(s, ECONNRESET);
+		vkr_stream_break(s, ETIMEDOUT);
 		pthread_mutex_unlock(&s->p.lock);
 		break;
 	default:
@@ -430,6 +431,7 @@ static bool event_take(struct vkr_cm_event *e)
 
 static void event_handle(const struct vkr_cm_event *e)
 {
+	struct ibv_context *verbs = e->id->verbs;
 	struct vkr_cm_owner *owner;
 
 	vkr_debug("CM event %d, status %d", e->type, e->status);
@@ -447,7 +449,9 @@ static void event_handle(const struct vkr_cm_event *e)
 	} else if (owner->kind == VKR_OWNER_GUEST) {
 		vkr_cm_guest_event(owner, e->type);
 	}
-	/* A device's removal or change of address may name a listener; its port stays as it is. */
+	/* A change of address may name a listener; its port stays as it is. */
+	if (e->type == RDMA_CM_EVENT_DEVICE_REMOVAL)
+		vkr_cm_device_removed(verbs);
 }
 
 void vkr_cm_readable(void)

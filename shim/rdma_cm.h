@@ -11,7 +11,9 @@ struct vkr_listener {
 	struct vkr_listener *prev, *next; /* registry */
 	struct vkr_task task;
 	unsigned epoch;
-	struct rdma_cm_id *id;
+	struct rdma_cm_id *id; /* NULL while its address has no device (progress thread) */
+	struct sockaddr_storage local;
+	bool v6only;
 	sa_family_t family;
 	char rule[72];
 	struct vkr_listener_stats *stats; /* may be NULL */
@@ -62,6 +64,13 @@ int vkr_cm_native_ring(struct vkr_stream *s);
 
 void vkr_cm_request(struct vkr_listener *l, const struct vkr_cm_event *e);
 void vkr_cm_established(struct vkr_stream *s);
+/* rdma_listen.c; registry lock held. The listener has lost its device: TCP, with the reason; and tries again: true if
+ * it was in vain. */
+void vkr_listener_suspend(struct vkr_listener *l, const char *reason);
+bool vkr_listener_resume(struct vkr_listener *l);
+/* rdma_device.c: the kernel removes the device of this context. */
+void vkr_cm_device_removed(struct ibv_context *verbs);
+void vkr_cm_devices_forked(void);
 /* The client of a held request has gone. */
 void vkr_cm_held_gone(struct vkr_cm_owner *owner);
 

@@ -9,12 +9,15 @@
 #include <time.h>
 #include <utlist.h>
 
+#define RETRY_NS (10000 * VKR_MS)
+
 static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool running;
 static bool opened; /* the libraries, which survive a fork */
 static bool forked, prepared;
 static int failure;
 static const char *failure_reason;
+static int64_t failure_ns;
 
 /* ------------------------------------------------------------------ start */
 
@@ -47,6 +50,12 @@ static int start(const char **reason)
 	return ret;
 }
 
+/* A device may come; libraries and permissions do not while the program runs. */
+static bool may_have_changed(void)
+{
+	return failure == -ENODEV && vkr_clock_ns() - failure_ns > RETRY_NS;
+}
+
 int vkr_engine_start(const char **reason)
 {
 	int ret;
@@ -55,12 +64,15 @@ int vkr_engine_start(const char **reason)
 		return 0;
 	vkr_depth++;
 	pthread_mutex_lock(&start_lock);
-	if (!vkr_load(&running) && !failure) {
+	if (!vkr_load(&running) && (!failure || may_have_changed())) {
+		ret = failure;
 		failure = start(&failure_reason);
-		if (failure)
-			vkr_warn("RDMA is not available: %s; connections use TCP", failure_reason);
-		else
+		failure_ns = vkr_clock_ns();
+		if (!failure)
 			vkr_store_rel(&running, true);
+		else
+			vkr_log(ret ? VKR_LOG_DEBUG : VKR_LOG_WARN, "RDMA is not available: %s; connections use TCP",
+				failure_reason);
 	}
 	ret = failure;
 	*reason = failure_reason;
@@ -192,6 +204,7 @@ void vkr_engine_fork_child(void)
 	vkr_cm_forked();
 	vkr_trim_forked();
 	vkr_alive_forked();
+	vkr_cm_devices_forked();
 	vkr_progress_forked();
 	vkr_arena_forked();
 	vkr_cqs_forked();

@@ -225,24 +225,36 @@ static struct vkr_stream *handshaking(const struct vkr_listener *l)
 	return found;
 }
 
-/* Handshakes under way have nobody to go to. */
-static void refuse_all(struct vkr_listener *l, const char *why)
+static void id_end(struct vkr_listener *l)
 {
-	struct vkr_stream *s;
+	if (l->id)
+		vkr_verbs.rdma_destroy_id(l->id);
+	l->id = NULL;
+}
 
+static void refuse_held(struct vkr_listener *l, const char *why)
+{
 	while (l->held) {
 		struct vkr_held h = *l->held;
 
 		held_free(l->held);
 		vkr_cm_refuse(h.id, h.data, h.data_len, why);
 	}
+}
+
+/* Handshakes under way have nobody to go to. */
+static void refuse_all(struct vkr_listener *l, const char *why)
+{
+	struct vkr_stream *s;
+
+	refuse_held(l, why);
 	while ((s = handshaking(l)))
 		vkr_stream_teardown(s);
 }
 
 static void listener_end(struct vkr_listener *l)
 {
-	vkr_verbs.rdma_destroy_id(l->id);
+	id_end(l);
 	refuse_all(l, "the listener was closed");
 	vkr_task_cancel(&l->task);
 	pthread_mutex_lock(&vkr_registry_lock);
@@ -286,20 +298,21 @@ static const char *listen_reason(int err)
 	}
 }
 
-static int listener_open(struct vkr_listener *l, const struct sockaddr *local, bool v6only)
+static int listener_open(struct vkr_listener *l)
 {
-	int af_only = v6only;
+	struct sockaddr *local = (struct sockaddr *)&l->local;
+	int af_only = l->v6only;
 
 	errno = 0;
 	if (vkr_cm_id_create(&l->id, &l->owner))
 		return errno ? -errno : -ENOMEM;
 	if (local->sa_family == AF_INET6)
 		vkr_verbs.rdma_set_option(l->id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &af_only, sizeof(af_only));
-	if (vkr_verbs.rdma_bind_addr(l->id, (struct sockaddr *)(uintptr_t)local) ||
-	    vkr_verbs.rdma_listen(l->id, KERNEL_BACKLOG)) {
+	if (vkr_verbs.rdma_bind_addr(l->id, local) || vkr_verbs.rdma_listen(l->id, KERNEL_BACKLOG)) {
 		int err = errno ? errno : EADDRNOTAVAIL;
 
 		vkr_verbs.rdma_destroy_id(l->id);
+		l->id = NULL;
 		return -err;
 	}
 	return 0;
@@ -309,7 +322,6 @@ int vkr_listener_create(const struct sockaddr *local, bool v6only, int backlog, 
 			struct vkr_listener_stats *stats, const struct vkr_admission *admission,
 			struct vkr_listener **out, const char **reason)
 {
-	struct sockaddr_storage sa;
 	struct vkr_listener *l;
 	int ret;
 
@@ -333,24 +345,51 @@ int vkr_listener_create(const struct sockaddr *local, bool v6only, int backlog, 
 	if (admission)
 		l->admission = *admission;
 	snprintf(l->rule, sizeof(l->rule), "%s", rule ? rule : "");
-	vkr_cm_take_addr(&sa, local, false);
-	vkr_cm_unmap_v4(&sa);
-	pthread_mutex_lock(&vkr_registry_lock);
-	DL_APPEND(vkr_listeners, l);
-	pthread_mutex_unlock(&vkr_registry_lock);
+	l->v6only = v6only;
+	vkr_cm_take_addr(&l->local, local, false);
+	vkr_cm_unmap_v4(&l->local);
 	vkr_depth++;
-	ret = listener_open(l, (struct sockaddr *)&sa, v6only);
+	pthread_mutex_lock(&vkr_registry_lock);
+	ret = listener_open(l);
+	if (!ret)
+		DL_APPEND(vkr_listeners, l);
+	pthread_mutex_unlock(&vkr_registry_lock);
 	vkr_depth--;
 	if (ret) {
-		pthread_mutex_lock(&vkr_registry_lock);
-		DL_DELETE(vkr_listeners, l);
-		pthread_mutex_unlock(&vkr_registry_lock);
 		*reason = listen_reason(-ret);
 		free(l);
 		return ret;
 	}
 	*out = l;
 	return 0;
+}
+
+static void listener_says(struct vkr_listener *l, enum vkr_transport transport, const char *reason)
+{
+	char text[64];
+
+	vkr_addr_text(&l->local, text, sizeof(text));
+	vkr_info("listening on %s by %s (rule %s)%s%s", text,
+		 transport == VKR_TRANSPORT_RDMA ? "RDMA and TCP" : "TCP only", l->rule, *reason ? ": " : "", reason);
+	if (!l->stats)
+		return;
+	snprintf(l->stats->reason, sizeof(l->stats->reason), "%s", reason);
+	l->stats->transport = transport;
+}
+
+void vkr_listener_suspend(struct vkr_listener *l, const char *reason)
+{
+	id_end(l);
+	refuse_held(l, reason);
+	listener_says(l, VKR_TRANSPORT_TCP, reason);
+}
+
+bool vkr_listener_resume(struct vkr_listener *l)
+{
+	if (listener_open(l))
+		return true;
+	listener_says(l, VKR_TRANSPORT_RDMA, "");
+	return false;
 }
 
 struct vkr_pollable *vkr_listener_pollable(struct vkr_listener *l)

@@ -510,7 +510,7 @@ static void stream_async(struct vkr_endpoint *ep, enum ibv_event_type type)
 		return;
 	}
 	pthread_mutex_lock(&s->p.lock);
-	vkr_stream_break(s, ECONNRESET);
+	vkr_stream_break(s, type == IBV_EVENT_DEVICE_FATAL ? ETIMEDOUT : ECONNRESET);
 	pthread_mutex_unlock(&s->p.lock);
 }
 

@@ -89,7 +89,7 @@ struct vkr_listener;
 
 /* What the context of a CM id points to. */
 struct vkr_cm_owner {
-	enum { VKR_OWNER_STREAM, VKR_OWNER_LISTENER, VKR_OWNER_HELD, VKR_OWNER_GUEST } kind;
+	enum { VKR_OWNER_STREAM, VKR_OWNER_LISTENER, VKR_OWNER_HELD, VKR_OWNER_GUEST, VKR_OWNER_DEVICE } kind;
 };
 
 struct vkr_stream {
@@ -275,5 +275,8 @@ void vkr_cm_connect_begin(struct vkr_stream *s); /* phase NEW */
 void vkr_cm_connect_failed(struct vkr_stream *s, int err, const char *fmt, ...) VKR_PRINTF(3, 4);
 /* The stream is ending before or while it waits to be accepted. */
 void vkr_cm_forget(struct vkr_stream *s);
+
+/* rdma_device.c: has an eye on the device of a connection with this local address. Idempotent. */
+void vkr_cm_device_watch(struct vkr_device *dev, const struct sockaddr *local);
 
 #endif

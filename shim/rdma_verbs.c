@@ -158,6 +158,7 @@ static int objects_create(struct vkr_stream *s, const char **what)
 	s->dev = vkr_device_get(s->id->verbs);
 	if (!s->dev)
 		return err_or(ENODEV);
+	vkr_cm_device_watch(s->dev, rdma_get_local_addr(s->id));
 	*what = "no protection domain left on the RDMA device";
 	s->pd = vkr_verbs.ibv_alloc_pd(s->id->verbs);
 	if (!s->pd)

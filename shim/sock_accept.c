@@ -130,7 +130,7 @@ static int accept_tcp(struct vkr_sock *l, int listen_fd, struct sockaddr *sa, so
 	snprintf(s->rule, sizeof(s->rule), "%s", l->rule);
 	vkr_real.getsockname(fd, (struct sockaddr *)&local, &llen);
 	vkr_sock_final(s, VKR_ROLE_ACCEPT, (struct sockaddr *)&local, (struct sockaddr *)&peer,
-		       l->listener ? "the peer connected over TCP" : l->listener_stats->reason);
+		       l->listener_stats->reason[0] ? l->listener_stats->reason : "the peer connected over TCP");
 	s->tcp_stats->fd = fd;
 	vkr_count(&l->listener_stats->accepted_tcp, 1);
 	pthread_mutex_lock(&vkr_ctl_lock);

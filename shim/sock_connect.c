@@ -134,6 +134,16 @@ static void warn_none(const struct vkr_sock *s, const struct sockaddr *peer, con
 		 vkr_address_text(peer, text, sizeof(text)), s->rule, why);
 }
 
+/* The kernel has chosen it once connect() was called. */
+static void note_local(struct vkr_sock *s, int fd)
+{
+	struct sockaddr_storage local;
+	socklen_t len = sizeof(local);
+
+	if (!vkr_real.getsockname(fd, (struct sockaddr *)&local, &len))
+		vkr_stats_conn_addrs(s->tcp_stats, (struct sockaddr *)&local, NULL);
+}
+
 /* vkr_ctl_lock held; the attempt failed. What the application has already been told (EINPROGRESS) must come true by
  * TCP. */
 static void fall_back(struct vkr_sock *s, bool connect_now)
@@ -156,6 +166,8 @@ static void fall_back(struct vkr_sock *s, bool connect_now)
 		vkr_store(&s->on_trial, true);
 		if (connect_now && fd >= 0 && vkr_real.connect(fd, peer, sizeof(s->peer)) < 0 && errno != EINPROGRESS)
 			vkr_store(&s->error, errno);
+		else if (connect_now && fd >= 0)
+			note_local(s, fd);
 	}
 	/* Another thread may be waiting on the stream's state: it goes with the socket. */
 	s->failed_stream = stream;
@@ -337,6 +349,18 @@ static int connect_first(struct vkr_sock *s, int fd, const struct sockaddr *sa, 
 	return flags & O_NONBLOCK ? -EINPROGRESS : connect_wait(s, timeout ? vkr_now_ns() + timeout : 0);
 }
 
+/* A flagged connection that is the kernel's. */
+static int connect_tcp(struct vkr_sock *s, int fd, const struct sockaddr *sa, socklen_t len)
+{
+	int r = vkr_real.connect(fd, sa, len) < 0 ? -errno : 0;
+
+	if (!r || r == -EISCONN)
+		vkr_sock_tcp_stands(s);
+	if (!r || r == -EINPROGRESS)
+		note_local(s, fd);
+	return r;
+}
+
 int vkr_sock_connect(int fd, const struct sockaddr *sa, socklen_t len)
 {
 	VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *s = NULL;
@@ -367,10 +391,5 @@ int vkr_sock_connect(int fd, const struct sockaddr *sa, socklen_t len)
 			break;
 		}
 	}
-	if (r == VKR_PASS && vkr_load(&s->on_trial)) {
-		r = vkr_real.connect(fd, sa, len) < 0 ? -errno : 0;
-		if (!r || r == -EISCONN)
-			vkr_sock_tcp_stands(s);
-	}
-	return r;
+	return r == VKR_PASS && s->tcp_stats && !vkr_file_inherited(&s->file) ? connect_tcp(s, fd, sa, len) : r;
 }

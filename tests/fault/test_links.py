@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Links that go down and up again, seen by both sides; injected into softverbs by VKRDMA_SOFT_FAULT."""
+"""Links that go down and up again, seen by both sides, and devices that go while in use and come back; injected into
+softverbs by VKRDMA_SOFT_FAULT."""
 import os
 import subprocess
 import time
@@ -70,6 +71,43 @@ class Links(Case):
         self.assertTrue(s.alive())
         time.sleep(max(0, 17 - (time.monotonic() - began)))  # the link's own time, not a condition
         self.assertIn(b'PONG', self.run_client(['redis-cli', '-h', harness.HOST, '-p', s.port, 'PING'], s.port))
+
+    def test_device(self):
+        """The server's device goes: its clients' connections end, nothing of it is held, TCP goes on with the reason; when a
+        device is back, so is RDMA."""
+        s = self.server(env={'VKRDMA_SOFT_FAULT': 'remove@4000,return@14000'})
+        began = time.monotonic()
+        p = self.spawn(['redis-cli', '-h', harness.HOST, '-p', s.port, 'BLPOP', 'nothing', '0'], s.port)
+        harness.wait('the device to go', lambda: not s.gauges()['qps'] and time.monotonic() - began > 3, 4 + SLACK)
+        now = harness.stat(s.pid)
+        self.assertEqual([harness.find(now, name) for name in ('qps', 'mrs', 'mr_bytes', 'cqs')], [0, 0, 0, 0])
+        self.assertEqual(now['listeners'][0]['transport'], 'tcp')
+        self.assertIn('removed', now['listeners'][0]['reason'])
+        self.run_client(['redis-cli', '-h', harness.HOST, '-p', s.port, 'PING'], s.port, env={'VKRDMA_FALLBACK': 'tcp'})
+        # An event loop that was told of nothing must not spin on what was closed.
+        used = cpu(s.pid)
+        time.sleep(2)
+        self.assertLess(cpu(s.pid) - used, 0.3)
+        out = self.finish(p, PROMISE + SLACK, expect=None)
+        self.assertNotEqual(p.returncode, 0, out)
+        harness.wait('the listener', lambda: harness.stat(s.pid)['listeners'][0]['transport'] == 'rdma', 20)
+        self.assertGreater(time.monotonic() - began, 13)
+        self.assertIn(b'PONG', self.run_client(['redis-cli', '-h', harness.HOST, '-p', s.port, 'PING'], s.port))
+
+    def test_client_device(self):
+        """A client's device goes while it works, and it connects again by TCP, later by RDMA."""
+        s = self.server()
+        env = {'VKRDMA_SOFT_FAULT': 'remove@3000,return@6000', 'VKRDMA_FALLBACK': 'tcp'}
+        p = self.spawn([harness.PYTHON, os.path.join(HERE, 'again.py'), harness.HOST, s.port, 9], s.port, env)
+        ways = self.finish(p, 30).decode().split()
+        self.assertEqual([w for i, w in enumerate(ways) if not i or ways[i - 1] != w], ['rdma', 'tcp', 'rdma'], ways)
+
+
+def cpu(pid):
+    """Seconds of processor time so far."""
+    with open(f'/proc/{pid}/stat', encoding='ascii') as f:
+        fields = f.read().rsplit(')', 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf('SC_CLK_TCK')
 
 
 if __name__ == '__main__':
