@@ -147,15 +147,15 @@ struct vkr_stream {
 	bool reset;       /* both directions are over */
 	bool rd_shut, wr_shut;
 	bool handed_over; /* only vkr_stream_forward() takes bytes out */
-	bool nospace;    /* a send came up short: OUT is off until there is room again */
-	bool app_closed; /* the socket layer has let go */
-	bool end;        /* disconnect once drained, though the application still holds it */
-	bool abort;      /* without draining */
-	bool lingering;  /* PROOF with a shim: FIN_WAIT2, data that still comes is answered with Reset */
-	bool broken;     /* the QP is of no more use */
-	bool lost;       /* because the peer did not answer it */
-	bool flushed;    /* a flush completion came; DISCONNECTED should follow */
-	bool held;       /* by the socket layer, or waiting in a listener; else it is freed when it is dead */
+	bool nospace;     /* a send came up short: OUT is off until there is room again */
+	bool app_closed;  /* the socket layer has let go */
+	bool end;         /* disconnect once drained, though the application still holds it */
+	bool abort;       /* without draining */
+	bool lingering;   /* PROOF with a shim: FIN_WAIT2, data that still comes is answered with Reset */
+	bool broken;      /* the QP is of no more use */
+	bool lost;        /* because the peer did not answer it */
+	bool flushed;     /* a flush completion came; DISCONNECTED should follow */
+	bool held;        /* by the socket layer, or waiting in a listener; else it is freed when it is dead */
 	bool marker_done;
 	bool stall_counted;
 	int64_t drain_ns; /* how long unsent bytes may drain behind a close */
