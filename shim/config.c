@@ -338,6 +338,8 @@ static int parse_all(struct vkr_config *cfg, const char *(*getenv_fn)(const char
 		rc = parse_keepalive(r, &cfg->keepalive_s);
 	if (!rc && lookup(r, getenv_fn, "VKRDMA_RING"))
 		rc = parse_bytes(r, &cfg->native_ring);
+	if (!rc && lookup(r, getenv_fn, "VKRDMA_EARLY_REFRESH"))
+		rc = parse_choice(r, "yes", "no", &cfg->late_refresh);
 	if (!rc && lookup(r, getenv_fn, "VKRDMA_POLL"))
 		rc = parse_poll(r, &cfg->poll_us);
 	return rc;

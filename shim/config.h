@@ -14,6 +14,7 @@
  *                           where the program set SO_KEEPALIVE
  *   VKRDMA_RING             bytes of a receive ring advertised to a peer that is not a shim, default 262144 (4 KiB to
  *                           64 MiB, suffixes k and m)
+ *   VKRDMA_EARLY_REFRESH    yes (default): a peer that has filled a ring is offered another before the first is read
  *   VKRDMA_POLL             microseconds that a wait may poll before it sleeps, 0..1000, default 50; off is 0
  *
  * An empty variable counts as unset. A variable that cannot be parsed gives one error line on stderr that names the
@@ -47,6 +48,7 @@ struct vkr_config {
 	bool provider_soft;
 	uint32_t connect_timeout_ms;
 	uint32_t keepalive_s;
+	bool late_refresh;    /* VKRDMA_EARLY_REFRESH=no */
 	uint32_t native_ring; /* bytes */
 	uint32_t poll_us;
 	enum vkr_log_level log_level;

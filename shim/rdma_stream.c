@@ -247,7 +247,7 @@ static int ring_offer(struct vkr_stream *s, uint8_t i, uint32_t len)
  */
 static void ring_filled(struct vkr_stream *s)
 {
-	if (s->rd == s->wr)
+	if (s->rd == s->wr && !vkr_config.late_refresh)
 		(void)ring_offer(s, 1 - s->wr, ring_next_len(s, s->rx[s->wr].len));
 }
 

@@ -7,9 +7,9 @@
 #include <arpa/inet.h>
 #include <string.h>
 
-static const char *const variables[] = {"VKRDMA_LISTEN", "VKRDMA_CONNECT",  "VKRDMA_FALLBACK",
-					"VKRDMA_LOG",    "VKRDMA_PROVIDER", "VKRDMA_CONNECT_TIMEOUT",
-					"VKRDMA_RING",   "VKRDMA_KEEPALIVE"};
+static const char *const variables[] = {"VKRDMA_LISTEN", "VKRDMA_CONNECT",   "VKRDMA_FALLBACK",
+					"VKRDMA_LOG",    "VKRDMA_PROVIDER",  "VKRDMA_CONNECT_TIMEOUT",
+					"VKRDMA_RING",   "VKRDMA_KEEPALIVE", "VKRDMA_EARLY_REFRESH"};
 
 static const char *set_name, *set_value;
 

@@ -192,6 +192,7 @@ static void test_bad_values(void **state)
 	    {"VKRDMA_RING", "k", {"\"k\""}},
 	    {"VKRDMA_RING", "4g", {"\"4g\""}},
 	    {"VKRDMA_RING", "9223372036854775808m", {"4k to 64m"}},
+	    {"VKRDMA_EARLY_REFRESH", "on", {"VKRDMA_EARLY_REFRESH", "yes or no"}},
 	    {"VKRDMA_POLL", "1001", {"VKRDMA_POLL", "0 to 1000"}},
 	    {"VKRDMA_POLL", "on", {"\"on\""}},
 	    {"VKRDMA_LOG", "loud", {"VKRDMA_LOG", "\"loud\""}},
@@ -245,6 +246,7 @@ static void test_good_settings(void **state)
 	env_set("VKRDMA_CONNECT_TIMEOUT", "60000");
 	env_set("VKRDMA_KEEPALIVE", "0");
 	env_set("VKRDMA_RING", "64m");
+	env_set("VKRDMA_EARLY_REFRESH", "no");
 	env_set("VKRDMA_POLL", "20");
 	env_set("VKRDMA_LOG", "debug:/dev/null");
 	env_set("VKRDMA_LISTEN", "");
@@ -256,6 +258,7 @@ static void test_good_settings(void **state)
 	assert_int_equal(cfg.connect_timeout_ms, 60000);
 	assert_int_equal(cfg.keepalive_s, 0);
 	assert_int_equal(cfg.native_ring, 64 << 20);
+	assert_true(cfg.late_refresh);
 	assert_int_equal(cfg.poll_us, 20);
 	assert_int_equal(cfg.log_level, VKR_LOG_DEBUG);
 	assert_string_equal(cfg.log_file, "/dev/null");
@@ -266,6 +269,7 @@ static void test_good_settings(void **state)
 	assert_int_equal(cfg.native_ring, 65536);
 	assert_int_equal(parse_one("VKRDMA_FALLBACK", "tcp", &cfg, err), 0);
 	assert_false(cfg.fallback_none);
+	assert_false(cfg.late_refresh);
 	env_clear();
 	env_set("VKRDMA_POLL", "off");
 	assert_int_equal(vkr_config_parse(&cfg, fake_env, err, sizeof(err)), 0);

@@ -2,6 +2,7 @@
 /* Streams between two processes on softverbs, through rdma.h: bytes, ends, deaths, and that nothing is left behind. */
 #include "unit.h"
 
+#include "config.h"
 #include "stream_peer.h"
 
 #include <signal.h>
@@ -151,6 +152,37 @@ static void early_refresh_hides_a_slow_reader(void **state)
 	assert_true(now_ms() - start < 500);
 	assert_int_equal(stream_recv_all(s, &c, 1), 1);
 	vkr_stream_close(s, 1000);
+	nothing_left();
+}
+
+/* Rings offered to a peer that fills one, while nothing is read. */
+static uint64_t refreshes_unread(bool late)
+{
+	struct vkr_stream *s;
+	struct vkr_conn_stats *st;
+	int64_t start = now_ms();
+	uint64_t n;
+
+	vkr_config.late_refresh = late;
+	s = order(PEER_SOURCE, 9, 3 * RING, 0);
+	st = vkr_stream_stats(s);
+	while (vkr_stream_inq(s) < RING && now_ms() - start < 10000)
+		vkr_engine_poll();
+	assert_true(vkr_stream_inq(s) >= RING);
+	for (start = now_ms(); now_ms() - start < 100;)
+		vkr_engine_poll();
+	n = vkr_load(&st->refreshes_out);
+	assert_int_equal(stream_recv_pattern(s, 9, 3 * RING, 0), 0);
+	expect_eof(s);
+	vkr_stream_close(s, 1000);
+	vkr_config.late_refresh = false;
+	return n;
+}
+
+static void refresh_is_early_or_late(void **state)
+{
+	assert_int_equal(refreshes_unread(false), 1);
+	assert_int_equal(refreshes_unread(true), 0);
 	nothing_left();
 }
 
@@ -398,9 +430,11 @@ static void a_closed_port_can_be_had_again(void **state)
 
 	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 2);
 	for (i = 0; i < 20; i++) {
-		assert_int_equal(vkr_listener_create((struct sockaddr *)&to, false, 2, "t", NULL, NULL, &l, &reason), 0);
-		assert_int_equal(vkr_listener_create((struct sockaddr *)&to, false, 2, "t", NULL, NULL, &second, &reason),
-				 -EADDRINUSE);
+		assert_int_equal(vkr_listener_create((struct sockaddr *)&to, false, 2, "t", NULL, NULL, &l, &reason),
+				 0);
+		assert_int_equal(
+		    vkr_listener_create((struct sockaddr *)&to, false, 2, "t", NULL, NULL, &second, &reason),
+		    -EADDRINUSE);
 		assert_non_null(strstr(reason, "another program"));
 		vkr_listener_close(l);
 	}
@@ -591,6 +625,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(one_way_each),
 	    cmocka_unit_test(random_duplex),
 	    cmocka_unit_test(early_refresh_hides_a_slow_reader),
+	    cmocka_unit_test(refresh_is_early_or_late),
 	    cmocka_unit_test(rings_grow_under_pressure),
 	    cmocka_unit_test(many_small_messages_stay_within_the_bound),
 	    cmocka_unit_test(idle_connection_is_small),
