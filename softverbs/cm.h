@@ -69,7 +69,8 @@ struct cm_id {
 	uint32_t remote_qpn; /* its QP */
 	uint32_t local_qpn;
 	uint8_t resp_res, init_depth, retry, rnr;
-	struct sv_timer timer; /* REQ or DREQ unanswered; TIMEWAIT */
+	struct sv_timer timer;     /* REQ or DREQ unanswered; TIMEWAIT */
+	struct sv_msg *unanswered; /* our last REQ, REP or DREQ: sent again when a link is back */
 
 	void *ep;             /* a passive endpoint's QP attributes */
 	_Atomic uint32_t got; /* events, counted as they leave the queue */

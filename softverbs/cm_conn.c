@@ -33,6 +33,12 @@ int cm_send(struct cm_id *id, uint32_t type, uint32_t status, const struct rdma_
 			memcpy(m.priv, p->private_data, sv_min((size_t)p->private_data_len, sizeof(m.priv)));
 		}
 	}
+	if (type == SV_M_REQ || type == SV_M_REP || type == SV_M_DREQ) {
+		if (!id->unanswered)
+			id->unanswered = malloc(sizeof(m));
+		if (id->unanswered)
+			*id->unanswered = m;
+	}
 	return sv_peer_send(id->peer, &m, NULL, 0);
 }
 
@@ -492,6 +498,26 @@ static bool stale(struct sv_peer *p, uint32_t qpn)
 	return false;
 }
 
+static void send_again(struct cm_id *id)
+{
+	if (id->unanswered && (id->state == CM_REQ_SENT || id->state == CM_REP_SENT || id->state == CM_DREQ_SENT))
+		sv_peer_send(id->peer, id->unanswered, NULL, 0);
+}
+
+/* A request that is known already: what was answered is answered again. */
+static bool repeated(struct sv_peer *p, const struct sv_msg *m)
+{
+	for (uint32_t i = 0; i < cm.cap; i++) {
+		struct cm_id *id = cm.ids[i];
+
+		if (!id || id->gone || id->peer != p || id->remote != m->b || id->state < CM_REQ_RCVD)
+			continue;
+		send_again(id);
+		return true;
+	}
+	return false;
+}
+
 static void got_req(struct sv_peer *p, const struct sv_msg *m)
 {
 	struct cm_id *l = listener_for(m), *id;
@@ -500,6 +526,8 @@ static void got_req(struct sv_peer *p, const struct sv_msg *m)
 		answer(p, m, SV_M_REJ, CM_REJ_NO_SERVICE);
 		return;
 	}
+	if (repeated(p, m))
+		return;
 	if (stale(p, m->qpn) || sv_fault_stale()) {
 		answer(p, m, SV_M_REJ, CM_REJ_STALE);
 		return;
@@ -535,6 +563,8 @@ static void got_req(struct sv_peer *p, const struct sv_msg *m)
 
 static void got_rep(struct cm_id *id, const struct sv_msg *m)
 {
+	if (id->state == CM_ESTABLISHED && id->remote == m->b)
+		cm_send(id, SV_M_RTU, 0, NULL); /* it was lost */
 	if (id->state != CM_REQ_SENT)
 		return;
 	sv_timer_cancel(&id->timer);
@@ -661,5 +691,14 @@ void sv_cm_peer_lost(struct sv_peer *p)
 			got_rej(id, &m);
 		}
 	}
+	pthread_mutex_unlock(&cm.lock);
+}
+
+void sv_cm_peer_back(struct sv_peer *p)
+{
+	pthread_mutex_lock(&cm.lock);
+	for (uint32_t i = 0; i < cm.cap; i++)
+		if (cm.ids[i] && !cm.ids[i]->gone && (!p || cm.ids[i]->peer == p))
+			send_again(cm.ids[i]);
 	pthread_mutex_unlock(&cm.lock);
 }

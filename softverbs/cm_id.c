@@ -184,6 +184,8 @@ void cm_id_free(struct cm_id *id)
 	if (id->peer)
 		sv_peer_put(id->peer);
 	id->peer = NULL;
+	free(id->unanswered);
+	id->unanswered = NULL;
 	/* The thread may be about to run its timer. */
 	sv_retire(id);
 }

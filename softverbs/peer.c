@@ -319,10 +319,12 @@ void sv_link_set(bool down)
 			atomic_fetch_or(&p->away, SV_AWAY_OURS);
 		else
 			atomic_fetch_and(&p->away, ~SV_AWAY_OURS);
-		if (p->out)
+		if (p->out && p->pid != sv_proc.seg->pid) /* we know it already */
 			link_send(p);
 	}
 	pthread_mutex_unlock(&sv_proc.lock);
+	if (!down)
+		sv_cm_peer_back(NULL);
 }
 
 static int hello_send(struct sv_peer *p)
@@ -333,7 +335,7 @@ static int hello_send(struct sv_peer *p)
 	priv_of(p)->hello_sent = true;
 	/* To ourselves: a peer all the same, but it has everything already. */
 	ret = sock_send(p->out, &m, fds, p->pid == sv_proc.seg->pid ? 0 : 3);
-	if (sv_load(&sv_proc.link_down))
+	if (sv_load(&sv_proc.link_down) && p->pid != sv_proc.seg->pid)
 		link_send(p);
 	return ret;
 }
@@ -612,6 +614,8 @@ static void dispatch(struct sv_sock *s, const struct sv_msg *m, int *fds, int nf
 			atomic_fetch_or(&p->away, SV_AWAY_THEIR);
 		else
 			atomic_fetch_and(&p->away, ~SV_AWAY_THEIR);
+		if (!m->a)
+			sv_cm_peer_back(p);
 		break;
 	default:
 		if (sv_load(&p->seg) && !sv_load(&p->away))

@@ -534,6 +534,7 @@ void sv_qp_service(struct sv_qp *qp);
 
 void sv_cm_message(struct sv_peer *p, const struct sv_msg *m);
 void sv_cm_peer_lost(struct sv_peer *p);
+void sv_cm_peer_back(struct sv_peer *p); /* the link to it is up again; NULL: ours is */
 void sv_cm_reset(void);
 void sv_cm_removal(void); /* DEVICE_REMOVAL on every id that has a device */
 

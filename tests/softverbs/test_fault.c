@@ -140,7 +140,52 @@ static void cut_client(struct tv_side *s)
 	tv_param(&p);
 	CHECK_EQ(rdma_connect(id, &p), 0);
 	CHECK(!tv_any_event(ch, 200));
+	fault("join");
+	tv_expect(ch, RDMA_CM_EVENT_CONNECT_REQUEST); /* it is sent again */
 	_exit(0);
+}
+
+/* Whatever of the handshake is lost, a link that comes back completes it; nothing is made twice. */
+static void lost_role(struct tv_side *s)
+{
+	struct rdma_event_channel *ch = tv_channel(), *cch = tv_channel();
+	struct rdma_cm_id *lis, *id;
+	struct rdma_conn_param p;
+	struct rdma_cm_event *ev;
+	struct tv_end a, b;
+	struct tv_dev da, db;
+	uint16_t port = 0;
+
+	lis = tv_listen(ch, tv_addr4(), &port, 4);
+	id = tv_resolve(cch, tv_addr4(), port);
+	tv_end_open_cm(&a, &da, id, NULL);
+	tv_param(&p);
+	CHECK_EQ(rdma_connect(id, &p), 0);
+	ev = tv_event(ch, RDMA_CM_EVENT_CONNECT_REQUEST);
+	tv_end_open_cm(&b, &db, ev->id, NULL);
+	tv_ack(ev);
+	fault("cut");
+	tv_param(&p);
+	CHECK_EQ(rdma_accept(b.id, &p), 0);
+	CHECK(!tv_any_event(cch, 100));
+	fault("join");
+	tv_expect(cch, RDMA_CM_EVENT_ESTABLISHED);
+	tv_expect(ch, RDMA_CM_EVENT_ESTABLISHED);
+	fault("cut");
+	CHECK_EQ(rdma_disconnect(a.id), 0);
+	CHECK(!tv_any_event(ch, 100));
+	fault("join");
+	tv_expect(ch, RDMA_CM_EVENT_DISCONNECTED);
+	CHECK_EQ(rdma_disconnect(b.id), 0);
+	tv_expect(cch, RDMA_CM_EVENT_DISCONNECTED);
+	CHECK(!tv_any_event(ch, 20));
+	tv_end_close(&a);
+	tv_end_close(&b);
+	CHECK_EQ(rdma_destroy_id(a.id), 0);
+	CHECK_EQ(rdma_destroy_id(b.id), 0);
+	CHECK_EQ(rdma_destroy_id(lis), 0);
+	rdma_destroy_event_channel(ch);
+	rdma_destroy_event_channel(cch);
 }
 
 /* ------------------------------------------------------------------ the device */
@@ -382,6 +427,7 @@ static void no_rtu_role(struct tv_side *s)
 	}
 SOLO(words)
 SOLO(cut)
+SOLO(lost)
 SOLO(remove)
 SOLO(timed)
 SOLO(port_events)
@@ -418,12 +464,12 @@ static void test_stale(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_words),           cmocka_unit_test(test_cut),
-	    cmocka_unit_test(test_cut_peer),        cmocka_unit_test(test_remove),
-	    cmocka_unit_test(test_timed),           cmocka_unit_test(test_port_events),
-	    cmocka_unit_test(test_qp_events),       cmocka_unit_test(test_cq_event),
-	    cmocka_unit_test(test_stale),           cmocka_unit_test(test_no_rtu),
-	    cmocka_unit_test(test_no_rtu_given_up),
+	    cmocka_unit_test(test_words),       cmocka_unit_test(test_cut),
+	    cmocka_unit_test(test_cut_peer),    cmocka_unit_test(test_lost),
+	    cmocka_unit_test(test_remove),      cmocka_unit_test(test_timed),
+	    cmocka_unit_test(test_port_events), cmocka_unit_test(test_qp_events),
+	    cmocka_unit_test(test_cq_event),    cmocka_unit_test(test_stale),
+	    cmocka_unit_test(test_no_rtu),      cmocka_unit_test(test_no_rtu_given_up),
 	};
 
 	cmocka_set_test_filter(getenv("TV_ONLY"));
