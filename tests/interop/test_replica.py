@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """A replica attaches with default settings: full sync, stream, under load, after the primary restarts."""
+import os
+
 import harness
 
 
@@ -18,7 +20,9 @@ class Replica(harness.Case):
         c('DEBUG', 'POPULATE', 20000, 'key', 1000)
         for i in range(8):
             c('SET', f'large:{i}', bytes([i]) * (1 << 20))
-        replica = self.server('--replicaof', f'{harness.HOST} {primary.port}', kind=kind, connect=[primary.port])
+        dual = [a for a in args if 'dual-channel' in a]  # a setting of both
+        replica = self.server('--replicaof', f'{harness.HOST} {primary.port}', *(dual and [*dual, 'yes']), kind=kind,
+                              connect=[primary.port])
         return primary, replica
 
     def prove(self):
@@ -50,6 +54,24 @@ class Replica(harness.Case):
 
     def test_attach_disk_backed(self):
         self.attach('valkey', '--repl-diskless-sync', 'no')
+
+    def test_attach_dual_channel(self):
+        """A forked child writes the data to the replica's second connection, which it inherited."""
+        harness.Case.need(self, 'valkey-server')
+        if harness.ASAN:
+            self.skipTest('redis-server has no dual-channel replication')
+        dual = ('--dual-channel-replication-enabled', 'yes', '--repl-diskless-sync', 'yes', '--repl-diskless-sync-delay', '0',
+                '--rdbcompression', 'no')
+        self.attach('valkey', *dual)
+        primary, replica = self.servers
+        with open(primary.log, encoding='utf-8', errors='replace') as f:
+            self.assertIn('dual-channel', f.read().lower(), 'the primary did not use the second connection')
+        if harness.CARRIED:
+            with open(os.path.join(primary.dir, 'shim.log'), encoding='utf-8') as f:
+                self.assertIn('shared with another process', f.read(), 'nothing was written by the child')
+            totals = [harness.carried_totals(harness.stat(s.pid)) for s in (primary, replica)]
+            self.assertGreater(totals[0]['bytes_out'], 25 << 20, 'the data did not go by RDMA')
+            self.assertGreater(totals[1]['bytes_in'], 25 << 20, 'the data did not go by RDMA')
 
     def test_under_load(self):
         primary, replica = self.pair('valkey')
