@@ -260,6 +260,22 @@ static ssize_t recv_drop(int fd, size_t total, int flags)
 	return done ? (ssize_t)done : n;
 }
 
+/* TCP waits for all that is asked for, the kernel's AF_UNIX shows what is there. Rare enough to look now and then. */
+static ssize_t peek_all(int fd, struct msghdr *m, size_t total, int flags)
+{
+	struct pollfd p = {.fd = fd, .events = POLLRDHUP};
+	int64_t timeout = vkr_kernel_timeout(fd, SO_RCVTIMEO), end = timeout ? vkr_now_ns() + timeout : INT64_MAX;
+	ssize_t n;
+
+	for (;;) {
+		n = vkr_real.recvmsg(fd, m, flags);
+		if (n <= 0 || n >= (ssize_t)total || vkr_real.poll(&p, 1, 0) != 0 || vkr_now_ns() >= end)
+			return n;
+		if (vkr_real.poll(NULL, 0, 1) < 0)
+			return n;
+	}
+}
+
 static size_t total_of(const struct iovec *iov, int cnt)
 {
 	size_t n = 0;
@@ -281,6 +297,8 @@ ssize_t vkr_pair_recv(int fd, const struct iovec *iov, int cnt, int flags)
 		return -EAGAIN;
 	if ((flags & (MSG_TRUNC | MSG_PEEK)) == MSG_TRUNC)
 		r = recv_drop(fd, total_of(iov, cnt), flags & ~MSG_TRUNC);
+	else if (flags & MSG_PEEK && flags & MSG_WAITALL && !(flags & MSG_DONTWAIT))
+		r = peek_all(fd, &m, total_of(iov, cnt), flags & ~MSG_TRUNC);
 	else
 		r = vkr_real.recvmsg(fd, &m, flags & ~MSG_TRUNC);
 	return r < 0 ? -errno : r;

@@ -49,6 +49,24 @@ static void *in_epoll(void *arg)
 	return NULL;
 }
 
+/* Half of what it waits for is in the ring already, and goes into the pair with what follows. */
+static void half_there(void)
+{
+	struct conf_thread t;
+	char buf[8];
+
+	conf_write_all(fd[0], "wa", 2);
+	conf_wait_inq(fd[1], 2);
+	conf_thread_start(&t, in_waitall, NULL);
+	conf_thread_asleep(&t);
+	conf_join(conf_fork(child, NULL));
+	conf_read_all(fd[0], buf, 5);
+	conf_write_all(fd[0], "ke", 2);
+	conf_thread_join(&t);
+	conf_read_all(fd[1], buf, 4);
+	CONF_EQ(memcmp(buf, "wake", 4), 0);
+}
+
 CONF_TEST(0)
 {
 	void *(*const fn[])(void *) = {in_recv, in_waitall, in_poll, in_epoll};
@@ -71,4 +89,7 @@ CONF_TEST(0)
 		conf_thread_join(&t[i]);
 	conf_read_all(fd[1], buf, 4);
 	CONF_EQ(memcmp(buf, "wake", 4), 0);
+	conf_close2(fd[0], fd[1]);
+	conf_pair(fd);
+	half_there();
 }

@@ -33,7 +33,7 @@ static void child(void *arg)
 	_exit(0);
 }
 
-CONF_TEST(0)
+static void pass(bool first)
 {
 	union {
 		struct cmsghdr h;
@@ -54,10 +54,20 @@ CONF_TEST(0)
 	u.h.cmsg_len = CMSG_LEN(sizeof(int));
 	memcpy(CMSG_DATA(&u.h), &fd[1], sizeof(int));
 	CONF_EQ(sendmsg(sp[0], &m, 0), 1);
-	CONF_OK(close(fd[1]));
+	/* The sender closes its copy before or after the receiver has used its own. */
+	if (first)
+		CONF_OK(close(fd[1]));
 	conf_write_all(fd[0], "any", 3);
 	conf_read_all(fd[0], buf, 3);
 	CONF_EQ(memcmp(buf, "yes", 3), 0);
+	if (!first)
+		CONF_OK(close(fd[1]));
 	conf_read_eof(fd[0]);
 	conf_join(pid);
+}
+
+CONF_TEST(0)
+{
+	pass(true);
+	pass(false);
 }

@@ -41,8 +41,8 @@ static void by_spawn(int peer, int fd)
 	CONF_EQ(posix_spawn_file_actions_adddup2(&fa, fd, 1), 0);
 	CONF_EQ(posix_spawn(&pid, "/bin/cat", &fa, NULL, cat, environ), 0);
 	posix_spawn_file_actions_destroy(&fa);
-	CONF_OK(close(fd));
 	echo(peer, "spawn");
+	CONF_OK(close(fd));
 	ends(peer, pid);
 }
 
@@ -59,8 +59,8 @@ static void by_vfork(int peer, int fd)
 		execv("/bin/cat", cat);
 		_exit(1);
 	}
-	CONF_OK(close(fd));
 	echo(peer, "vfork");
+	CONF_OK(close(fd));
 	ends(peer, pid);
 }
 
