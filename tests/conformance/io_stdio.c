@@ -31,9 +31,9 @@ static void direct(int a, int b)
 	int saved = (int)CONF_OK(dup(1));
 	char buf[32] = "";
 
-	conf_write_all(a, "1", 1);
-	CONF_EQ(dprintf(a, "%d", 2), 1);
-	conf_write_all(a, "3", 1);
+	CONF_EQ(dprintf(a, "%d", 1), 1);
+	conf_write_all(a, "2", 1);
+	CONF_EQ(dprintf(a, "%d", 3), 1);
 	fflush(stdout);
 	CONF_OK(dup2(a, 1));
 	printf("four");
