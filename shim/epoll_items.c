@@ -283,6 +283,23 @@ void vkr_items_to_kernel(struct vkr_file *f)
 	}
 }
 
+void vkr_items_return(struct vkr_file *f)
+{
+	struct vkr_item *it;
+	struct epoll_event ev;
+
+	DL_FOREACH2(f->items, it, file_next)
+	{
+		item_unwatch(it);
+		if (it->in_kernel)
+			continue;
+		ev.events = it->disabled ? 0 : it->events;
+		ev.data.u64 = it->data;
+		it->in_kernel = !vkr_real.epoll_ctl(vkr_epset_fd(it->set), EPOLL_CTL_ADD, it->fd, &ev);
+		vkr_store(&it->set->native, vkr_load(&it->set->native) + 1);
+	}
+}
+
 void vkr_items_watch(struct vkr_file *f)
 {
 	struct vkr_item *it;

@@ -32,11 +32,15 @@ struct vkr_sock {
 	bool silent;           /* the attempt had no answer at all */
 	_Atomic bool on_trial; /* fell back; whether TCP answers decides if the address is remembered */
 	bool told;             /* a connect() has reported success */
+	bool dissolved; /* by connect(AF_UNSPEC): its ECONNRESET is no connect()'s to report, and `stream` is one of
+			   the past */
 	_Atomic bool shut_wr;
 	int domain, type, protocol;
 	struct vkr_stream *stream;
-	struct vkr_stream *failed_stream; /* of an attempt that fell back; kept for threads that look at it */
-	int connect_waits;                /* threads inside a blocking connect(), who will end the attempt themselves */
+	struct vkr_stream **past; /* of attempts that failed and connections that were dissolved: kept for threads that
+				     look at them */
+	int n_past;
+	int connect_waits; /* threads inside a blocking connect(), who will end the attempt themselves */
 	struct vkr_listener *listener;
 	struct vkr_listener_stats *listener_stats;
 	struct vkr_conn_stats *tcp_stats;
@@ -80,6 +84,8 @@ struct vkr_pollable *vkr_file_pollable(struct vkr_file *f);
 /* sock_opts.c */
 void vkr_options_seed(struct vkr_sock *s, int tcp_fd); /* from a kernel TCP socket */
 void vkr_options_inherit(struct vkr_sock *child, struct vkr_sock *listener, int listener_fd);
+/* To a kernel TCP socket again. */
+void vkr_options_return(struct vkr_sock *s, int tcp_fd);
 void vkr_options_free(struct vkr_sock *s);
 void vkr_options_forked(void);
 
@@ -111,6 +117,10 @@ void vkr_sock_untrack(int fd, struct vkr_sock *s);
  */
 void *vkr_sock_admit(void *listener);
 void vkr_sock_dismiss(void *ticket);
+/* sock_disconnect.c */
+int vkr_sock_disconnect(struct vkr_sock *s); /* CARRIED or CONNECTING becomes an unconnected kernel socket; or -errno */
+void vkr_stream_keep(struct vkr_sock *s, struct vkr_stream *stream);
+void vkr_streams_release(struct vkr_sock *s);
 /* sock_connect.c: the TCP connection that an attempt fell back to stands. */
 void vkr_sock_tcp_stands(struct vkr_sock *s);
 

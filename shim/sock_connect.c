@@ -170,7 +170,7 @@ static void fall_back(struct vkr_sock *s, bool connect_now)
 			note_local(s, fd);
 	}
 	/* Another thread may be waiting on the stream's state: it goes with the socket. */
-	s->failed_stream = stream;
+	vkr_stream_keep(s, stream);
 	s->stream = NULL;
 	vkr_pair_free(s);
 }
@@ -253,12 +253,14 @@ static int connect_begin(struct vkr_sock *s, int fd, const struct sockaddr *sa, 
 	r = vkr_pair_make(s);
 	if (r)
 		return no_attempt(s, sa, "no descriptor is left for a carried connection", r);
+	vkr_store(&s->error, 0);
 	memcpy(&s->peer, sa, vkr_min((size_t)len, sizeof(s->peer)));
 	r = vkr_connect_start(bound_address(fd, &local), sa, timeout_ms, s->rule, &s->stream, &why);
 	if (r) {
 		vkr_pair_free(s);
 		return no_attempt(s, sa, why, r);
 	}
+	s->dissolved = false;
 	pthread_mutex_lock(&vkr_ctl_lock);
 	vkr_store_rel(&s->state, VKR_SOCK_CONNECTING);
 	vkr_items_to_user(&s->file);
@@ -361,6 +363,11 @@ static int connect_tcp(struct vkr_sock *s, int fd, const struct sockaddr *sa, so
 	return r;
 }
 
+static bool dissolves(const struct sockaddr *sa, socklen_t len)
+{
+	return len >= sizeof(sa->sa_family) && !vkr_bad_pointer(sa, sizeof(sa->sa_family)) && sa->sa_family == AF_UNSPEC;
+}
+
 int vkr_sock_connect(int fd, const struct sockaddr *sa, socklen_t len)
 {
 	VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *s = NULL;
@@ -376,7 +383,7 @@ int vkr_sock_connect(int fd, const struct sockaddr *sa, socklen_t len)
 		switch (vkr_sock_settle(s)) {
 		case VKR_SOCK_TCP:
 			/* After an attempt that failed the next call reports how, before another one begins. */
-			r = -atomic_exchange(&s->error, 0);
+			r = s->dissolved ? 0 : -atomic_exchange(&s->error, 0);
 			if (!r)
 				r = connect_first(s, fd, sa, len);
 			break;
@@ -387,7 +394,10 @@ int vkr_sock_connect(int fd, const struct sockaddr *sa, socklen_t len)
 			r = VKR_PASS;
 			break;
 		default:
-			r = connect_again(s);
+			if (dissolves(sa, len) && vkr_load(&s->state) != VKR_SOCK_PAIRED)
+				r = vkr_sock_disconnect(s);
+			else
+				r = connect_again(s);
 			break;
 		}
 	}

@@ -243,6 +243,21 @@ static void options_changed(struct vkr_sock *l)
 		l->options->seeded = false;
 }
 
+void vkr_options_return(struct vkr_sock *s, int fd)
+{
+	struct entry *e;
+	int i;
+
+	for (i = 0; s->options && i < s->options->n; i++) {
+		e = &s->options->entry[i];
+		if (e->level == SOL_SOCKET && (e->name == SO_RCVBUF || e->name == SO_SNDBUF))
+			*(int *)e->value /= 2; /* the kernel doubles what it is given */
+		vkr_real.setsockopt(fd, e->level, e->name, e->value, e->len);
+		touch(s, e->level, e->name);
+	}
+	vkr_options_free(s);
+}
+
 void vkr_options_free(struct vkr_sock *s)
 {
 	free(s->options);

@@ -127,12 +127,13 @@ void vkr_sock_destroy(struct vkr_sock *s)
 		vkr_guard_close(s->listen_fd);
 	if (s->listener_stats)
 		vkr_stats_listener_free(s->listener_stats);
+	if (s->dissolved)
+		s->stream = NULL; /* one of the past */
 	if (s->stream && s->linger_on && s->linger_s)
 		linger(s);
 	if (s->stream && !vkr_pump_release(s))
 		vkr_stream_close(s->stream, s->linger_on && !s->linger_s ? 0 : DRAIN_MS);
-	if (s->failed_stream)
-		vkr_stream_close(s->failed_stream, 0);
+	vkr_streams_release(s);
 	if (s->tcp_stats)
 		vkr_stats_conn_free(s->tcp_stats);
 	vkr_pair_free(s);
