@@ -8,8 +8,8 @@
 #   --tier quick    release build; unit tests, softverbs, conformance, a small interoperability run: some minutes
 #   --tier default  and the sanitizers, the second compiler, all interoperability topics: under 20 minutes on 2 cores
 #   --tier full     and ThreadSanitizer, long runs and large counts: about an hour
-#   --only SUITE    one suite: build, unit, softverbs, conformance, model, fault, traps, native, fuzz, interop, asan,
-#                   tsan, clang, or the name of an interoperability topic (values, replica, ...); may be repeated
+#   --only SUITE    one suite: build, unit, softverbs, conformance, model, fault, traps, native, fuzz, diff, interop,
+#                   asan, tsan, clang, or the name of an interoperability topic (values, replica, ...); may be repeated
 #   --no-install    do not install missing Debian packages first (scripts/install-deps.sh)
 #
 # Ends with "N passed, N failed, N skipped"; every skip is listed with its reason. Exit code 0 only when none failed.
@@ -161,7 +161,7 @@ if build release; then
 		run build "native peers" -L '^peers$' -R "$native_cells" -j "$jobs"
 		[ ! -d build/native-matrix ] || /usr/bin/python3 tests/native/table.py build/native-matrix
 	fi
-	for suite in unit softverbs model conformance fault traps fuzz; do
+	for suite in unit softverbs model conformance fault traps fuzz diff; do
 		if wanted $suite; then
 			run build "$suite" -L "^$suite\$" -j "$jobs"
 		fi

@@ -310,10 +310,16 @@ struct poll_call {
 	struct waiter *waiter;
 };
 
+/* A set that holds nothing of ours may come to do so while we sleep. */
+static struct vkr_pollable *watchable(struct vkr_file *f)
+{
+	return f->kind == VKR_KIND_EPOLL ? &((struct vkr_epset *)f)->poll : vkr_file_pollable(f);
+}
+
 static bool is_user(struct vkr_file *f, int fd)
 {
 	vkr_pair_heir(f, fd);
-	return !vkr_file_inherited(f) && vkr_file_pollable(f);
+	return !vkr_file_inherited(f) && watchable(f);
 }
 
 static bool concerned(void)
@@ -399,7 +405,7 @@ static int call_result(struct poll_call *c)
 	for (i = 0; i < c->n_entries; i++) {
 		e = &c->entries[i];
 		/* A set is readable to the kernel when a marker of ours is. */
-		if (e->file->kind == VKR_KIND_EPOLL && c->fds[e->index].revents & POLLIN &&
+		if (e->file->kind == VKR_KIND_EPOLL && c->fds[e->index].revents & (POLLIN | POLLRDNORM) &&
 		    !vkr_epset_ready((struct vkr_epset *)e->file))
 			c->fds[e->index].revents = 0;
 		c->fds[e->index].revents |= entry_look(c, e);
@@ -419,7 +425,7 @@ static int watch_all(struct poll_call *c)
 		return -ENOMEM;
 	for (i = 0; i < c->n_entries; i++) {
 		e = &c->entries[i];
-		e->watched = vkr_file_pollable(e->file);
+		e->watched = watchable(e->file);
 		if (e->watched)
 			watch_start(&e->ww, e->watched, c->waiter, (uint32_t)(uint16_t)c->fds[e->index].events);
 	}

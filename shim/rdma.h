@@ -124,6 +124,7 @@ void vkr_stream_keepalive(struct vkr_stream *s, int idle_s);
 
 /* how: SHUT_RD, SHUT_WR, SHUT_RDWR. -ENOTCONN when already fully ended. */
 int vkr_stream_shutdown(struct vkr_stream *s, int how);
+bool vkr_stream_over(struct vkr_stream *s); /* fully ended: TCP's state CLOSE */
 
 /* Gives the reference back. Unsent bytes drain behind it until the deadline (0: discard and reset: SO_LINGER with 0).
  * Never blocks. */

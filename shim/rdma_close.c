@@ -353,6 +353,16 @@ static bool is_over(const struct vkr_stream *s)
 	       (s->peer_closed || (s->tx.posted == s->tx.completed && !(s->tx.control & VKR_CTL_FIN)));
 }
 
+bool vkr_stream_over(struct vkr_stream *s)
+{
+	bool over;
+
+	pthread_mutex_lock(&s->p.lock);
+	over = is_over(s);
+	pthread_mutex_unlock(&s->p.lock);
+	return over;
+}
+
 int vkr_stream_shutdown(struct vkr_stream *s, int how)
 {
 	bool wr = how == SHUT_WR || how == SHUT_RDWR, rd = how == SHUT_RD || how == SHUT_RDWR;

@@ -144,6 +144,19 @@ static void note_local(struct vkr_sock *s, int fd)
 		vkr_stats_conn_addrs(s->tcp_stats, (struct sockaddr *)&local, NULL);
 }
 
+/* Nobody waits for it here, though the application may have made the socket blocking meanwhile. 0 or an errno. */
+static int connect_nonblock(int fd, const struct sockaddr *peer, socklen_t len)
+{
+	int flags = vkr_real.fcntl(fd, F_GETFL), err = 0;
+
+	vkr_real.fcntl(fd, F_SETFL, flags | O_NONBLOCK);
+	if (vkr_real.connect(fd, peer, len) < 0 && errno != EINPROGRESS)
+		err = errno;
+	if (!(flags & O_NONBLOCK))
+		vkr_real.fcntl(fd, F_SETFL, flags);
+	return err;
+}
+
 /* vkr_ctl_lock held; the attempt failed. What the application has already been told (EINPROGRESS) must come true by
  * TCP. */
 static void fall_back(struct vkr_sock *s, bool connect_now)
@@ -164,10 +177,11 @@ static void fall_back(struct vkr_sock *s, bool connect_now)
 		vkr_sock_final(s, VKR_ROLE_CONNECT, NULL, peer, reason);
 		s->silent = err == ETIMEDOUT;
 		vkr_store(&s->on_trial, true);
-		if (connect_now && fd >= 0 && vkr_real.connect(fd, peer, sizeof(s->peer)) < 0 && errno != EINPROGRESS)
-			vkr_store(&s->error, errno);
-		else if (connect_now && fd >= 0)
-			note_local(s, fd);
+		if (connect_now && fd >= 0) {
+			vkr_store(&s->error, connect_nonblock(fd, peer, sizeof(s->peer)));
+			if (!vkr_load(&s->error))
+				note_local(s, fd);
+		}
 	}
 	/* Another thread may be waiting on the stream's state: it goes with the socket. */
 	vkr_stream_keep(s, stream);

@@ -292,8 +292,7 @@ static int get_name(int fd, struct sockaddr *sa, socklen_t *len, bool peer)
 		r = vkr_check_address(sa, len);
 		if (r) {
 			/* as it is */
-		} else if (peer && !vkr_file_inherited(&s->file) &&
-			   vkr_pollable_ready(vkr_stream_pollable(s->stream)) & EPOLLHUP) {
+		} else if (peer && !vkr_file_inherited(&s->file) && vkr_stream_over(s->stream)) {
 			r = -ENOTCONN;
 		} else {
 			vkr_stream_addrs(s->stream, &l, &p);

@@ -14,7 +14,7 @@ static void each(int a, int b)
 	for (int i = 2; i < 20; i++) {
 		conf_write_all(a, "x", 1);
 		conf_wait_inq(b, i);
-		CONF_EVENTS(conf_poll1(ep, POLLIN, 0), 0);
+		CONF_EVENTS(conf_poll1(ep, i % 2 ? POLLIN : POLLRDNORM, 0), 0);
 		CONF_EP_QUIET(ep);
 	}
 	conf_ep_mod(ep, b, EPOLLIN);

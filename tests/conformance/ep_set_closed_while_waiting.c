@@ -27,10 +27,12 @@ static void each(int a, int b)
 	conf_thread_start(&t, waiter, NULL);
 	conf_thread_asleep(&t);
 	CONF_OK(close(ep));
+	conf_exchange(other[0], other[1]); /* wake-ups, but not for that thread */
+	conf_thread_asleep(&t);
 	again = conf_epoll();
 	CONF_EQ(again, ep);
 	conf_ep_add(again, other[1], EPOLLIN);
-	conf_write_all(other[0], "x", 1); /* a wake-up, but not for that thread */
+	conf_write_all(other[0], "x", 1);
 	CONF_EP_EXPECT(again, other[1], EPOLLIN);
 	conf_thread_asleep(&t);
 	conf_write_all(a, "x", 1);

@@ -5,14 +5,18 @@
 
 static void each(int a, int b)
 {
+	struct sockaddr_storage ss;
+	socklen_t len = sizeof(ss);
 	char buf[8];
 
 	CONF_OK(shutdown(a, SHUT_RDWR));
+	CONF_OK(getpeername(a, (struct sockaddr *)&ss, &len)); /* the other end is still there */
 	CONF_STATE(a, EPOLLIN | EPOLLOUT | EPOLLHUP | EPOLLRDHUP);
 	CONF_STATE(b, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
 	CONF_EQ(send(b, "late", 4, MSG_NOSIGNAL), 4);
 	CONF_STATE(a, EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLRDHUP);
 	CONF_STATE(b, EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLRDHUP);
+	CONF_ERR(getpeername(a, (struct sockaddr *)&ss, &len), ENOTCONN);
 	CONF_ERR(read(a, buf, sizeof(buf)), ECONNRESET);
 	CONF_EQ(read(a, buf, sizeof(buf)), 0);
 	CONF_ERR(send(b, "x", 1, MSG_NOSIGNAL), EPIPE);

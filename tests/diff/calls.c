@@ -119,6 +119,11 @@ static bool is_consumer(enum diff_kind kind)
 	return is_read(kind) || kind == DIFF_ACCEPT || kind == DIFF_DIAL || kind == DIFF_BIGSEND;
 }
 
+static bool is_any(enum diff_kind kind)
+{
+	return true;
+}
+
 static bool is_accept(enum diff_kind kind)
 {
 	return kind == DIFF_ACCEPT;
@@ -179,10 +184,10 @@ static const char *write_unfit(struct world *w, const struct diff_op *op, const 
 		return "another writes";
 	if (op->kind == DIFF_BIGSEND || op->kind == DIFF_FILL)
 		return e->stuffed || s->nonblock || !peer || peer->rd_shut ? "no" : NULL;
-	if (op->kind == DIFF_SENDMMSG && peer_gone(s))
-		return "two messages and an answer";
-	if (e->stuffed && !s->nonblock && !(op->flags & MSG_DONTWAIT))
-		return "would sleep";
+	if (op->kind == DIFF_SENDMMSG && (peer_gone(s) || pending(w, is_any, -1, 0)))
+		return "others may act between two messages";
+	if (e->stuffed && !is_over(s))
+		return "how much fits is the transport's own";
 	if (!e->stuffed && e->tx - there + (uint64_t)op->n > DIFF_OUTSTANDING)
 		return "enough is under way";
 	return NULL;
@@ -824,7 +829,7 @@ static void do_drain(struct world *w, struct slot *s, int fd, char *buf, size_t 
 			e->rx += (uint64_t)r;
 		total += (uint64_t)r;
 	}
-	if (stuffed && !more_to_come(w, e, peer))
+	if (stuffed && (r == 0 || errno != EAGAIN || !more_to_come(w, e, peer)))
 		peer->stuffed = false;
 	snprintf(buf, size, "%s%s", r == 0 ? "EOF" : strerrorname_np(errno), wrong ? " WRONG BYTES" : "");
 	if (!stuffed)
