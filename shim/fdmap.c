@@ -5,6 +5,7 @@
 #include "guard.h"
 #include "libc_real.h"
 #include "log.h"
+#include "nofile.h"
 #include "pump.h"
 #include "sock.h"
 #include "socket.h"
@@ -520,6 +521,7 @@ void vkr_socket_fork_child(void)
 {
 	bool ran = vkr_engine_running();
 
+	vkr_limits_fork_child();
 	pthread_mutex_init(&vkr_ctl_lock, NULL);
 	pthread_mutex_init(&pool_lock, NULL);
 	owner_pid = getpid();

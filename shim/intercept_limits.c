@@ -11,6 +11,7 @@ int vkr_call_prlimit(pid_t pid, int resource, const struct rlimit *set, struct r
 {
 	if (vkr_likely(!vkr_on()) || resource != RLIMIT_NOFILE || (pid != 0 && pid != getpid()) || vkr_vforked())
 		return vkr_real.prlimit(pid, resource, set, old);
+	vkr_fork_check();
 	VKR_ROUTE(vkr_limits_exchange(set, old), vkr_real.prlimit(pid, resource, set, old));
 }
 VKR_NAME(prlimit, vkr_call_prlimit);

@@ -26,7 +26,6 @@ static void fork_parent(void)
 
 static void fork_child(void)
 {
-	vkr_limits_fork_child();
 	vkr_socket_fork_child();
 	vkr_depth--;
 }

@@ -135,11 +135,10 @@ void vkr_limits_spawn_end(void)
 	pthread_mutex_unlock(&limits.lock);
 }
 
+/* A thread that is not here may have been spawning; and in a child without fork handlers at any point of it. */
 void vkr_limits_fork_child(void)
 {
 	pthread_mutex_init(&limits.lock, NULL);
-	if (limits.spawning) { /* by a thread that is not here */
-		limits.spawning = 0;
-		vkr_limits_restore_undo(vkr_load(&limits.raised));
-	}
+	limits.spawning = 0;
+	vkr_limits_restore_undo(vkr_load(&limits.raised));
 }

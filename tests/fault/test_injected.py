@@ -34,7 +34,9 @@ class Injected(Case):
         connections = harness.wait(f'{what}: {n} connections and nothing else', settled)
         for c in connections:
             self.assertTrue(c['transport'] == 'rdma' or c['reason'], f'{what}: {c}')
+            self.assertRegex(c['local'], r':[1-9]\d*$', f'{what}: {c}')
         ways = [c['transport'] for c in connections]
+        self.reasons = {c['reason'] for c in connections}
         print(f'{what}: {ways} {sorted({c["reason"] for c in connections} - {""})}', flush=True)
         return ways
 
@@ -84,6 +86,9 @@ class Injected(Case):
             p, line = self.client(s.port, '')
             ways = self.opened(p, line, 3, f'{fault} at the server')
             self.assertIn('tcp', ways, fault)
+            # The client is told what the server lacks.
+            why = 'no queue pair left' if 'qp' in fault else 'memory could not be registered'
+            self.assertTrue(any('refused by' in r and why in r for r in self.reasons), f'{fault}: {self.reasons}')
             self.leave(p)
             self.assertTrue(s.alive(), fault)
             s.flagged = 'rdma' in ways  # the proof at the end asks for RDMA where there was some
