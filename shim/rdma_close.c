@@ -402,8 +402,8 @@ void vkr_stream_close(struct vkr_stream *s, int drain_ms)
 	shim = (s->features & VKR_FEAT_FIN) != 0;
 	vkr_depth++;
 	pthread_mutex_lock(&s->p.lock);
-	/* Unread bytes, or unsent ones to be discarded: a reset, as TCP has it. */
-	if ((s->inq || drain_ms <= 0) && shim && s->tx.ready)
+	/* Unread bytes, or unsent ones to be discarded: a reset, as TCP has it, unless all is over anyway. */
+	if ((s->inq || drain_ms <= 0) && shim && s->tx.ready && !is_over(s))
 		s->tx.control |= VKR_CTL_RESET;
 	else if (shim && !s->wr_shut && s->tx.ready)
 		s->tx.control |=

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The peer closes with unread data: IN OUT ERR HUP RDHUP; recv ECONNRESET, then 0; send EPIPE. */
+/* The peer closes with unread data: IN OUT ERR HUP RDHUP; recv ECONNRESET, then 0; send EPIPE. After both ends have
+ * been told there is nothing left to reset. */
 #include "conf.h"
 
 static int so_error(int fd)
@@ -52,8 +53,25 @@ static void by_send(int a, int b)
 	CONF_OK(close(b));
 }
 
+static void all_over(int a, int b)
+{
+	conf_exchange(a, b);
+	conf_write_all(b, "unread", 6);
+	conf_wait_inq(a, 6);
+	CONF_OK(shutdown(b, SHUT_WR));
+	CONF_STATE(a, POLLIN | POLLOUT | POLLRDHUP);
+	CONF_OK(shutdown(a, SHUT_WR));
+	CONF_STATE(b, POLLIN | POLLOUT | POLLHUP | POLLRDHUP);
+	CONF_STATE(a, POLLIN | POLLOUT | POLLHUP | POLLRDHUP);
+	CONF_OK(close(a));
+	CONF_EVENTS(conf_poll1(b, POLLERR, CONF_QUIET_MS), POLLHUP);
+	CONF_EQ(so_error(b), 0);
+	CONF_OK(close(b));
+}
+
 CONF_TEST(0)
 {
+	conf_each_role(all_over);
 	conf_each_role(by_recv);
 	conf_each_role(by_so_error);
 	conf_each_role(by_send);

@@ -182,9 +182,11 @@ static const char *write_unfit(struct world *w, const struct diff_op *op, const 
 
 	if (pending(w, is_bigsend, s->what, s->end))
 		return "another writes";
+	if (op->kind == DIFF_FILL && pending(w, is_any, -1, 0))
+		return "others may act between two writes";
 	if (op->kind == DIFF_BIGSEND || op->kind == DIFF_FILL)
 		return e->stuffed || s->nonblock || !peer || peer->rd_shut ? "no" : NULL;
-	if (op->kind == DIFF_SENDMMSG && (peer_gone(s) || pending(w, is_any, -1, 0)))
+	if (op->kind == DIFF_SENDMMSG && (peer_gone(s) || (peer && peer->rd_shut) || pending(w, is_any, -1, 0)))
 		return "others may act between two messages";
 	if (e->stuffed && !is_over(s))
 		return "how much fits is the transport's own";
@@ -199,6 +201,8 @@ static const char *read_unfit(struct world *w, const struct diff_op *op, const s
 
 	if (pending(w, is_read, s->what, s->end))
 		return "another reads";
+	if (op->thread && op->n < 2 && op->kind != DIFF_DRAIN && !s->nonblock)
+		return "one that waits for no bytes ends at any wake-up";
 	if (peer && peer->stuffed && op->kind != DIFF_DRAIN)
 		return "only drain";
 	return NULL;
