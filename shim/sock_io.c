@@ -190,20 +190,26 @@ static ssize_t do_recv(struct vkr_sock *s, int fd, const struct iovec *iov, int 
 	}
 }
 
-/* `call`: of the recv family, whose calls wait for bytes or the end also when they want none; read(2)'s do not. */
+/* `call`: of the recv family, whose calls wait for bytes or the end also when they want none; read(2)'s do not. s NULL:
+ * pair mode. */
+static ssize_t recv_on(struct vkr_sock *s, int fd, const struct iovec *iov, int cnt, int flags, int too_many, bool call)
+{
+	ssize_t total = check_iov(iov, cnt, (flags & (MSG_TRUNC | MSG_PEEK)) != MSG_TRUNC, too_many);
+
+	if (vkr_unlikely(total < 0 || (!total && !call)))
+		return total;
+	return s ? do_recv(s, fd, iov, cnt, (size_t)total, flags) : vkr_pair_recv(fd, iov, cnt, flags);
+}
+
 static ssize_t recv_iov(int fd, const struct iovec *iov, int cnt, int flags, int too_many, bool call)
 {
 	VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *s = NULL;
-	ssize_t total;
 	int r;
 
 	s = vkr_carried_get(fd, &r);
 	if (!s && r != VKR_PAIRED)
 		return r;
-	total = check_iov(iov, cnt, (flags & (MSG_TRUNC | MSG_PEEK)) != MSG_TRUNC, too_many);
-	if (vkr_unlikely(total < 0 || (!total && !call)))
-		return total;
-	return s ? do_recv(s, fd, iov, cnt, (size_t)total, flags) : vkr_pair_recv(fd, iov, cnt, flags);
+	return recv_on(s, fd, iov, cnt, flags, too_many, call);
 }
 
 ssize_t vkr_sock_read(int fd, void *buf, size_t n)
@@ -234,19 +240,30 @@ ssize_t vkr_sock_recvfrom(int fd, void *buf, size_t n, int flags, struct sockadd
 	return r;
 }
 
-ssize_t vkr_sock_recvmsg(int fd, struct msghdr *m, int flags)
+static ssize_t recvmsg_on(struct vkr_sock *s, int fd, struct msghdr *m, int flags)
 {
-	ssize_t r;
+	int cnt = m->msg_iovlen > INT_MAX ? INT_MAX : (int)m->msg_iovlen;
+	ssize_t r = recv_on(s, fd, m->msg_iov, cnt, flags, -EMSGSIZE, true);
 
-	if (vkr_bad_pointer(m, sizeof(*m)))
-		return vkr_fd_tracked(fd) ? -EFAULT : VKR_PASS;
-	r = recv_iov(fd, m->msg_iov, m->msg_iovlen > INT_MAX ? INT_MAX : (int)m->msg_iovlen, flags, -EMSGSIZE, true);
 	if (r >= 0) {
 		m->msg_namelen = 0;
 		m->msg_controllen = 0;
 		m->msg_flags = flags & MSG_CMSG_CLOEXEC;
 	}
 	return r;
+}
+
+ssize_t vkr_sock_recvmsg(int fd, struct msghdr *m, int flags)
+{
+	VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *s = NULL;
+	int r;
+
+	if (vkr_bad_pointer(m, sizeof(*m)))
+		return vkr_fd_tracked(fd) ? -EFAULT : VKR_PASS;
+	s = vkr_carried_get(fd, &r);
+	if (!s && r != VKR_PAIRED)
+		return r;
+	return recvmsg_on(s, fd, m, flags);
 }
 
 /* do_recvmmsg() takes a pending error before any byte, and keeps one that comes after some messages for the next call.
@@ -272,7 +289,7 @@ int vkr_sock_recvmmsg(int fd, struct mmsghdr *v, unsigned n, int flags, struct t
 	if (vkr_bad_pointer(v, n * sizeof(*v)))
 		return -EFAULT;
 	for (i = 0; i < n; i++) {
-		r = vkr_sock_recvmsg(fd, &v[i].msg_hdr, flags & ~MSG_WAITFORONE);
+		r = recvmsg_on(s, fd, &v[i].msg_hdr, flags & ~MSG_WAITFORONE);
 		if (r < 0)
 			break;
 		v[i].msg_len = (unsigned)r;

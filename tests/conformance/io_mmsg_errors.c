@@ -78,8 +78,30 @@ static void flags(int a, int b)
 	conf_close2(a, b);
 }
 
+static void *reader(void *arg)
+{
+	make();
+	return (void *)(intptr_t)recvmmsg(*(int *)arg, v, 3, 0, NULL);
+}
+
+/* The number may go meanwhile: the call goes on, on the socket that it named. */
+static void closed_meanwhile(int a, int b)
+{
+	struct conf_thread t;
+
+	conf_thread_start(&t, reader, &b);
+	conf_thread_asleep(&t);
+	CONF_OK(close(b));
+	conf_write_all(a, "0123456789ab", 12);
+	conf_thread_asleep(&t); /* two messages are there, the third is waited for */
+	CONF_OK(close(a));
+	CONF_EQ((intptr_t)conf_thread_join(&t), 3);
+	CONF_EQ(v[0].msg_len + v[1].msg_len + v[2].msg_len, 12);
+}
+
 CONF_TEST(0)
 {
+	conf_each_role(closed_meanwhile);
 	conf_each_role(end);
 	conf_each_role(error_first);
 	conf_each_role(error_after_some);

@@ -69,20 +69,54 @@ struct world {
 	char *main_in;
 };
 
+#define DIFF_PERIOD 251 /* of the bytes written: prime, so that a shift by any power of two shows */
+
 extern __thread int diff_pipes;
 
-/* calls.c */
+static inline bool is_write(enum diff_kind kind)
+{
+	return (kind >= DIFF_SEND && kind <= DIFF_SENDMMSG) || kind == DIFF_BIGSEND;
+}
 
-/* NULL, or why this operation would not be comparable now. */
+static inline bool is_read(enum diff_kind kind)
+{
+	return kind >= DIFF_RECV && kind <= DIFF_RECVMMSG;
+}
+
+static inline bool is_wait(enum diff_kind kind)
+{
+	return kind == DIFF_WAITPOLL || kind == DIFF_WAITSELECT || kind == DIFF_EPSLEEP;
+}
+
+static inline struct end *end_of(struct world *w, const struct slot *s)
+{
+	return s->what == SLOT_END ? &w->ends[s->end] : NULL;
+}
+
+static inline struct end *peer_of(struct world *w, const struct end *e)
+{
+	return e && e->peer >= 0 ? &w->ends[e->peer] : NULL;
+}
+
+/* unfit.c: NULL, or why this operation would not be comparable now. */
 const char *call_unfit(struct world *w, const struct diff_op *op);
+bool call_any_stuffed(struct world *w);
+
+/* calls.c */
 void call_prepare(struct world *w, const struct diff_op *op, struct job *job);
 void call_perform(struct job *job);
 /* Keeps the books; prints the result. Returns the length. */
 int call_finish(struct world *w, struct job *job, char *buf, size_t size);
-/* What needs the world and is never given to a thread. True: done, printed. */
+
+/* direct.c: what needs the world and is never given to a thread. True: done, printed. */
 bool call_direct(struct world *w, const struct diff_op *op, char *buf, size_t size);
-bool call_any_stuffed(struct world *w);
+/* The number for a call: a closed slot's old one while nobody else has it. */
+int slot_number(const struct slot *s);
 void slot_close(struct slot *s);
+void slot_take(struct slot *s, int fd, int what, int identity, bool nonblock);
+int end_new(struct world *w);
+uint16_t fd_port(int fd);
+/* A connection that has come about since has its port only now. */
 void world_learn_ports(struct world *w);
 
 #endif
