@@ -287,7 +287,8 @@ static const char *listen_reason(int err)
 	switch (err) {
 	case EADDRINUSE:
 		return "another program has this RDMA port";
-	case EADDRNOTAVAIL:
+	case EADDRNOTAVAIL: /* one of the two is for any address, as loopback's are to the CM */
+		return "no RDMA device has this address, or another listener has this RDMA port";
 	case ENODEV:
 		return "no RDMA device has this address";
 	case EACCES:
@@ -298,24 +299,38 @@ static const char *listen_reason(int err)
 	}
 }
 
+static bool any_address(const struct sockaddr *sa)
+{
+	if (sa->sa_family == AF_INET6)
+		return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)sa)->sin6_addr);
+	return !((const struct sockaddr_in *)sa)->sin_addr.s_addr;
+}
+
 static int listener_open(struct vkr_listener *l)
 {
 	struct sockaddr *local = (struct sockaddr *)&l->local;
-	int af_only = l->v6only;
+	int af_only = l->v6only, err = 0;
 
 	errno = 0;
 	if (vkr_cm_id_create(&l->id, &l->owner))
 		return errno ? -errno : -ENOMEM;
 	if (local->sa_family == AF_INET6)
 		vkr_verbs.rdma_set_option(l->id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &af_only, sizeof(af_only));
-	if (vkr_verbs.rdma_bind_addr(l->id, local) || vkr_verbs.rdma_listen(l->id, KERNEL_BACKLOG)) {
-		int err = errno ? errno : EADDRNOTAVAIL;
-
+	if (vkr_verbs.rdma_bind_addr(l->id, local))
+		err = errno ? errno : EADDRNOTAVAIL;
+	/*
+	 * The kernel's CM takes loopback's addresses for any: it binds them, to no device, and would let in the whole
+	 * network where the program asked for its own machine.
+	 */
+	else if (!l->id->verbs && !any_address(local))
+		err = ENODEV;
+	else if (vkr_verbs.rdma_listen(l->id, KERNEL_BACKLOG))
+		err = errno ? errno : EADDRNOTAVAIL;
+	if (err) {
 		vkr_verbs.rdma_destroy_id(l->id);
 		l->id = NULL;
-		return -err;
 	}
-	return 0;
+	return -err;
 }
 
 int vkr_listener_create(const struct sockaddr *local, bool v6only, int backlog, const char *rule,

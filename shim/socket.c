@@ -181,8 +181,11 @@ static void listen_rdma(struct vkr_sock *s, int fd)
 	}
 	s->listener = NULL;
 	s->listener_stats->transport = VKR_TRANSPORT_TCP;
-	snprintf(s->listener_stats->reason, sizeof(s->listener_stats->reason), "%s", reason);
 	s->retry_at = vkr_now_ns() + RETRY_NS;
+	/* Each retry would say so again. */
+	if (!strcmp(s->listener_stats->reason, reason))
+		return;
+	snprintf(s->listener_stats->reason, sizeof(s->listener_stats->reason), "%s", reason);
 	/* What is wrong with the engine has been said. */
 	vkr_log(engine ? VKR_LOG_INFO : VKR_LOG_WARN, "listening on %s by TCP only (rule %s): %s",
 		vkr_address_text((struct sockaddr *)&sa, text, sizeof(text)), s->rule, reason);

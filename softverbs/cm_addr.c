@@ -34,11 +34,29 @@ static bool addr_known(const struct sockaddr *sa)
 	return sa && (sa->sa_family == AF_INET || sa->sa_family == AF_INET6);
 }
 
+static bool addr_loopback(const struct sockaddr *sa)
+{
+	if (sa->sa_family == AF_INET6)
+		return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)sa)->sin6_addr);
+	return ntohl(((const struct sockaddr_in *)sa)->sin_addr.s_addr) >> 24 == 127;
+}
+
+/* Linux takes loopback's addresses for any as well; here only when asked, since they have a device behind them. */
 static bool addr_any(const struct sockaddr *sa)
 {
+	if (addr_loopback(sa) && sv_fault_loopback())
+		return true;
 	if (sa->sa_family == AF_INET6)
 		return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)sa)->sin6_addr);
 	return !((const struct sockaddr_in *)sa)->sin_addr.s_addr;
+}
+
+static void addr_make_any(struct sockaddr *sa)
+{
+	if (sa->sa_family == AF_INET)
+		((struct sockaddr_in *)sa)->sin_addr.s_addr = 0;
+	else
+		memset(&((struct sockaddr_in6 *)sa)->sin6_addr, 0, 16);
 }
 
 /* A v4-mapped address names the same ports as its IPv4 form. */
@@ -93,9 +111,7 @@ static bool addr_local(const struct sockaddr *sa)
 	bool found = false;
 
 	addr_plain(sa, &p);
-	if (p.ss_family == AF_INET && ntohl(((struct sockaddr_in *)&p)->sin_addr.s_addr) >> 24 == 127)
-		return true;
-	if (p.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((struct sockaddr_in6 *)&p)->sin6_addr))
+	if (addr_loopback((struct sockaddr *)&p))
 		return true;
 	if (getifaddrs(&list))
 		return false;
@@ -114,6 +130,8 @@ static size_t name_of(char *buf, size_t size, const struct sockaddr *sa, enum rd
 	char text[INET6_ADDRSTRLEN] = "", place[16] = "";
 
 	addr_plain(sa, &p);
+	if (addr_any((struct sockaddr *)&p))
+		addr_make_any((struct sockaddr *)&p);
 	if (share >= 0)
 		snprintf(place, sizeof(place), "/%d", share);
 	inet_ntop(p.ss_family,
@@ -192,10 +210,7 @@ static bool conflicts(const struct sockaddr *sa, enum rdma_port_space ps)
 
 	if (!addr_any(sa)) {
 		addr_plain(sa, &any);
-		if (any.ss_family == AF_INET)
-			((struct sockaddr_in *)&any)->sin_addr.s_addr = 0;
-		else
-			memset(&((struct sockaddr_in6 *)&any)->sin6_addr, 0, 16);
+		addr_make_any((struct sockaddr *)&any);
 		return !port_free((struct sockaddr *)&any, ps);
 	}
 	if (getifaddrs(&list))
@@ -283,8 +298,13 @@ static int bind_port(struct cm_id *id)
 	struct sockaddr *sa = &id->id.route.addr.src_addr;
 	int err = EADDRINUSE;
 
-	if (port_of(sa))
-		return hold_port(id, id->reuseaddr);
+	if (port_of(sa)) {
+		err = hold_port(id, id->reuseaddr);
+		/* As Linux has it where one of the two is a wildcard. */
+		if (err == EADDRINUSE && (addr_any(sa) || conflicts(sa, id->id.ps)))
+			err = EADDRNOTAVAIL;
+		return err;
+	}
 	for (int tries = 0; tries < 28232 && err == EADDRINUSE; tries++) {
 		port_set(sa, next_port());
 		err = hold_port(id, id->reuseaddr);
@@ -332,10 +352,7 @@ struct sv_peer *cm_find_listener(const struct sockaddr *dst, enum rdma_port_spac
 	if (p)
 		return p;
 	addr_plain(dst, &any);
-	if (any.ss_family == AF_INET)
-		((struct sockaddr_in *)&any)->sin_addr.s_addr = 0;
-	else
-		memset(&((struct sockaddr_in6 *)&any)->sin6_addr, 0, 16);
+	addr_make_any((struct sockaddr *)&any);
 	return sv_peer_connect(name, name_of(name, sizeof(name), (struct sockaddr *)&any, ps, -1));
 }
 
@@ -451,7 +468,7 @@ static int resolve(struct cm_id *id, struct sockaddr *src, struct sockaddr *dst)
 	memset(&a->dst_storage, 0, sizeof(a->dst_storage));
 	memcpy(&a->dst_storage, dst, addr_len(dst));
 	loopback_for_any(&a->dst_addr);
-	if (!addr_local(&a->dst_addr)) {
+	if (!addr_local(&a->dst_addr) || (addr_loopback(&a->dst_addr) && sv_fault_loopback())) {
 		cm_raise(id, RDMA_CM_EVENT_ADDR_ERROR, -ENODEV, NULL, 0);
 		return 0;
 	}

@@ -10,7 +10,7 @@
 
 static struct {
 	long create_qp, reg_mr, die_after, cq_error, delay_us, request_ms;
-	bool no_device, memlock;
+	bool no_device, memlock, loopback;
 	_Atomic bool removed, unreachable, no_rtu;
 	_Atomic long stale;
 	unsigned unreachable_ms;
@@ -175,6 +175,8 @@ static bool parse_word(const char *w)
 		sv_store(&f.stale, value ? value : 1);
 	else if (!strcmp(w, "memlock"))
 		f.memlock = true;
+	else if (!strcmp(w, "no_loopback"))
+		f.loopback = true;
 	else if (!strncmp(w, "no_device", n) && n == 9)
 		f.no_device = true;
 	else if (!strncmp(w, "unreachable", n) && n == 11) {
@@ -232,6 +234,12 @@ bool sv_fault_memlock(void)
 {
 	pthread_once(&once, parse);
 	return f.memlock;
+}
+
+bool sv_fault_loopback(void)
+{
+	pthread_once(&once, parse);
+	return f.loopback;
 }
 
 bool sv_fault_unreachable(unsigned *ms)

@@ -550,6 +550,7 @@ static inline bool sv_fault_hit(enum sv_fault f)
 }
 bool sv_fault_no_device(void);
 bool sv_fault_memlock(void); /* RLIMIT_MEMLOCK counts */
+bool sv_fault_loopback(void); /* no device stands behind its addresses */
 void sv_fault_start(void);
 bool sv_fault_unreachable(unsigned *ms);
 void sv_fault_request(void); /* before a connection request leaves */

@@ -107,6 +107,17 @@ class Injected(Case):
             text = f.read()
         self.assertEqual(text.count('libvkrdma'), 1, text)
 
+    def test_loopback(self):
+        """Where 127.0.0.1 has no device and rdma_cm takes it for any address, a server that is bound to it stays local."""
+        for bind in (['127.0.0.1'], ['::1'], ['127.0.0.1', '::1']):
+            s = self.server('--bind', *bind, env={'VKRDMA_SOFT_FAULT': 'no_loopback'}, start=False)
+            s.host = bind[0]
+            s.start()
+            for listener in harness.stat(s.pid)['listeners']:
+                self.assertEqual((listener['transport'], listener['reason']), ('tcp', 'no RDMA device has this address'))
+            s.flagged = False
+            self.proofs += 1
+
     def test_unreachable(self):
         """Nobody answers: TCP within the time allowed, with the reason; the address is left alone for a while."""
         s = self.server()

@@ -32,11 +32,16 @@ static void afonly(struct rdma_cm_id *id)
 }
 
 /* Linux says EADDRNOTAVAIL where a wildcard is one of the two, EADDRINUSE where the addresses are equal. */
-static void in_use(struct rdma_cm_id *id, const char *ip, uint16_t port)
+static void in_use_as(struct rdma_cm_id *id, const char *ip, uint16_t port, int err)
 {
 	errno = 0;
 	CHECK_EQ(bind_to(id, ip, port), -1);
-	CHECK(errno == EADDRINUSE || errno == EADDRNOTAVAIL);
+	CHECK_EQ(errno, err);
+}
+
+static void in_use(struct rdma_cm_id *id, const char *ip, uint16_t port)
+{
+	in_use_as(id, ip, port, EADDRNOTAVAIL);
 }
 
 static void ids_role(struct tv_side *s)
@@ -156,7 +161,7 @@ static void reuse_role(struct tv_side *s)
 	CHECK_EQ(rdma_listen(a, 5), 0);
 	b = new_id(ch);
 	CHECK_EQ(rdma_set_option(b, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &one, sizeof(one)), 0);
-	in_use(b, tv_addr4(), port);
+	in_use_as(b, tv_addr4(), port, EADDRINUSE);
 	CHECK_EQ(rdma_destroy_id(a), 0);
 	CHECK_EQ(rdma_destroy_id(b), 0);
 	rdma_destroy_event_channel(ch);

@@ -322,6 +322,27 @@ static void no_device_role(struct tv_side *s)
 		ibv_free_device_list(list);
 }
 
+static void no_loopback_role(struct tv_side *s)
+{
+	struct rdma_event_channel *ch;
+	struct sockaddr_storage ss;
+	struct rdma_cm_id *id;
+	uint16_t port = 0;
+
+	fault("no_loopback");
+	ch = tv_channel();
+	id = tv_listen(ch, "127.0.0.1", &port, 5);
+	CHECK(!id->verbs);
+	CHECK_EQ(rdma_create_id(ch, &id, NULL, RDMA_PS_TCP), 0);
+	tv_sockaddr(&ss, "127.0.0.2", port);
+	CHECK_FAILS(rdma_bind_addr(id, (struct sockaddr *)&ss), EADDRNOTAVAIL);
+	tv_sockaddr(&ss, "0.0.0.0", port);
+	CHECK_FAILS(rdma_bind_addr(id, (struct sockaddr *)&ss), EADDRNOTAVAIL);
+	tv_sockaddr(&ss, "127.0.0.1", port);
+	CHECK_EQ(rdma_resolve_addr(id, NULL, (struct sockaddr *)&ss, 1000), 0);
+	tv_expect(ch, RDMA_CM_EVENT_ADDR_ERROR);
+}
+
 static void fail_qp_role(struct tv_side *s)
 {
 	struct ibv_qp_init_attr ia = {.qp_type = IBV_QPT_RC, .cap = tv_defaults.cap};
@@ -420,6 +441,7 @@ SOLO(arena)
 SOLO(arena_fork)
 SOLO(late_hooks)
 SOLO(no_device)
+SOLO(no_loopback)
 SOLO(fail_qp)
 SOLO(fail_mr)
 SOLO(unreachable)
@@ -439,8 +461,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(test_api),        cmocka_unit_test(test_max_inline),   cmocka_unit_test(test_arena),
 	    cmocka_unit_test(test_arena_fork), cmocka_unit_test(test_arena_remote), cmocka_unit_test(test_hooks),
-	    cmocka_unit_test(test_late_hooks), cmocka_unit_test(test_no_device),    cmocka_unit_test(test_fail_qp),
-	    cmocka_unit_test(test_fail_mr),    cmocka_unit_test(test_unreachable),  cmocka_unit_test(test_dying),
+	    cmocka_unit_test(test_late_hooks), cmocka_unit_test(test_no_device),    cmocka_unit_test(test_no_loopback),
+	    cmocka_unit_test(test_fail_qp),    cmocka_unit_test(test_fail_mr),      cmocka_unit_test(test_unreachable),
+	    cmocka_unit_test(test_dying),
 	};
 
 	cmocka_set_test_filter(getenv("TV_ONLY"));
