@@ -14,13 +14,16 @@
  */
 #include "epset.h"
 #include "guard.h"
+#include "libc_raw.h"
 #include "libc_real.h"
 #include "log.h"
 #include "sock.h"
 #include "socket.h"
 #include "spin.h"
 
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <utlist.h>
 
@@ -438,6 +441,26 @@ static bool bad_wait(const struct epoll_event *evs, int max, const struct timesp
 	       (timeout && (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec > 999999999));
 }
 
+/*
+ * Our events are written here, under locks: a program that handles SIGSEGV by a jump would leave them held. So an array
+ * that the thread has not used before is tried by system calls that write to its ends.
+ */
+static bool good_events(struct epoll_event *evs, int max)
+{
+	static VKR_TLS struct epoll_event *good;
+	static VKR_TLS int good_max;
+	char *end = (char *)(evs + max) - 8;
+
+	if (vkr_likely(evs == good && max <= good_max))
+		return true;
+	if (VKR_RAW(SYS_rt_sigprocmask, SIG_BLOCK, NULL, evs, 8) < 0 ||
+	    VKR_RAW(SYS_rt_sigprocmask, SIG_BLOCK, NULL, end, 8) < 0)
+		return false;
+	good = evs;
+	good_max = max;
+	return true;
+}
+
 int vkr_epoll_wait(int epfd, struct epoll_event *evs, int max, const struct timespec *timeout, const sigset_t *mask)
 {
 	VKR_CLEANUP(vkr_file_putp) struct vkr_file *f = NULL;
@@ -465,5 +488,7 @@ int vkr_epoll_wait(int epfd, struct epoll_event *evs, int max, const struct time
 		if (r || !vkr_load_acq(&set->mixed))
 			return r;
 	}
+	if (!good_events(evs, max))
+		return -EFAULT;
 	return mixed_wait(set, epfd, evs, max, deadline, mask);
 }

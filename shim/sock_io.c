@@ -112,6 +112,15 @@ static ssize_t recv_drop(struct vkr_sock *s, size_t total)
 	return done ? (ssize_t)done : n;
 }
 
+/* MSG_PEEK with MSG_TRUNC says how many bytes there are, and copies none. */
+static ssize_t recv_measure(struct vkr_sock *s, size_t total)
+{
+	struct iovec none = {NULL, 0};
+	ssize_t n = recv_some(s, &none, 1, true);
+
+	return n < 0 ? n : (ssize_t)vkr_min(vkr_stream_inq(s->stream), total);
+}
+
 static int64_t deadline_of(_Atomic int64_t *timeout)
 {
 	int64_t ns = vkr_load(timeout);
@@ -119,14 +128,14 @@ static int64_t deadline_of(_Atomic int64_t *timeout)
 	return ns ? vkr_now_ns() + ns : 0;
 }
 
-static ssize_t recv_peek_all(struct vkr_sock *s, const struct iovec *iov, int cnt, size_t total)
+static ssize_t recv_peek_all(struct vkr_sock *s, const struct iovec *iov, int cnt, size_t total, bool measure)
 {
 	int64_t deadline = deadline_of(&s->rcvtimeo);
 	ssize_t n;
 	int r;
 
 	for (;;) {
-		n = recv_some(s, iov, cnt, true);
+		n = measure ? recv_measure(s, total) : recv_some(s, iov, cnt, true);
 		if ((n <= 0 && n != -EAGAIN) || /* -EXDEV too */ n >= (ssize_t)total ||
 		    vkr_pollable_ready(vkr_stream_pollable(s->stream)) & EPOLLRDHUP)
 			return n;
@@ -162,12 +171,12 @@ static ssize_t do_recv(struct vkr_sock *s, int fd, const struct iovec *iov, int 
 	if (vkr_unlikely(flags & MSG_ERRQUEUE))
 		return -EAGAIN;
 	if (vkr_unlikely(all && flags & MSG_PEEK)) {
-		n = recv_peek_all(s, iov, cnt, total);
+		n = recv_peek_all(s, iov, cnt, total, flags & MSG_TRUNC);
 		return n == -EXDEV ? vkr_pair_recv(fd, iov, cnt, flags) : n;
 	}
 	for (;;) {
-		if (vkr_unlikely((flags & (MSG_TRUNC | MSG_PEEK)) == MSG_TRUNC))
-			n = recv_drop(s, total - done);
+		if (vkr_unlikely(flags & MSG_TRUNC))
+			n = flags & MSG_PEEK ? recv_measure(s, total) : recv_drop(s, total - done);
 		else if (vkr_likely(!done))
 			n = recv_some(s, iov, cnt, flags & MSG_PEEK);
 		else
@@ -194,7 +203,7 @@ static ssize_t do_recv(struct vkr_sock *s, int fd, const struct iovec *iov, int 
  * pair mode. */
 static ssize_t recv_on(struct vkr_sock *s, int fd, const struct iovec *iov, int cnt, int flags, int too_many, bool call)
 {
-	ssize_t total = check_iov(iov, cnt, (flags & (MSG_TRUNC | MSG_PEEK)) != MSG_TRUNC, too_many);
+	ssize_t total = check_iov(iov, cnt, !(flags & MSG_TRUNC), too_many);
 
 	if (vkr_unlikely(total < 0 || (!total && !call)))
 		return total;

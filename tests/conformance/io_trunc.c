@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* MSG_TRUNC on TCP discards: the count is what was thrown away, the buffer is not touched (NULL is fine). */
+/* MSG_TRUNC on TCP discards: the count is what was thrown away, the buffer is not touched (NULL is fine). With MSG_PEEK
+ * nothing is thrown away. */
 #include "conf.h"
 
 static void each(int a, int b)
@@ -8,6 +9,8 @@ static void each(int a, int b)
 
 	conf_write_all(a, "0123456789", 10);
 	conf_wait_inq(b, 10);
+	CONF_EQ(recv(b, buf, 16, MSG_TRUNC | MSG_PEEK), 10);
+	CONF_EQ(recv(b, NULL, 4, MSG_TRUNC | MSG_PEEK | MSG_WAITALL), 4);
 	CONF_EQ(recv(b, buf, 4, MSG_TRUNC), 4);
 	CONF_EQ(memcmp(buf, "untouched", 9), 0);
 	CONF_EQ(recv(b, NULL, 2, MSG_TRUNC), 2);
@@ -16,6 +19,7 @@ static void each(int a, int b)
 	CONF_ERR(recv(b, buf, 4, MSG_TRUNC | MSG_DONTWAIT), EAGAIN);
 	CONF_OK(shutdown(a, SHUT_WR));
 	CONF_STATE(b, POLLIN | POLLOUT | POLLRDHUP);
+	CONF_EQ(recv(b, NULL, 4, MSG_TRUNC | MSG_PEEK), 0);
 	CONF_EQ(recv(b, NULL, 4, MSG_TRUNC), 0);
 	conf_close2(a, b);
 }

@@ -290,8 +290,9 @@ static int finish_events(struct job *job, char *buf, size_t size)
 /* The bytes must be the stream's next ones. */
 static int finish_read(struct world *w, struct job *job, char *buf, size_t size)
 {
+	bool flags = strchr(diff_calls[job->op.kind].args, 'm');
 	bool dropped =
-	    (job->op.flags & (MSG_TRUNC | MSG_PEEK)) == MSG_TRUNC && strchr(diff_calls[job->op.kind].args, 'm');
+	    flags && (job->op.flags & MSG_TRUNC || (job->op.kind == DIFF_RECVMMSG && job->op.flags & MSG_PEEK));
 	struct end *e = job->what == SLOT_END ? &w->ends[job->end] : NULL;
 	int n = 0;
 
@@ -310,7 +311,7 @@ static int finish_read(struct world *w, struct job *job, char *buf, size_t size)
 			      want);
 		break;
 	}
-	if (!(job->op.flags & MSG_PEEK) || !strchr(diff_calls[job->op.kind].args, 'm'))
+	if (!flags || !(job->op.flags & MSG_PEEK))
 		e->rx += (uint64_t)job->ret;
 	return n;
 }
