@@ -9,19 +9,21 @@ import sys
 import time
 
 import part_instructions
+import part_native
 import part_pingpong
 import part_valkey
 from common import Bench, Failed, machine, progress
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PARTS = {'pingpong': part_pingpong, 'valkey': part_valkey, 'instructions': part_instructions}
+PARTS = {'pingpong': part_pingpong, 'valkey': part_valkey, 'instructions': part_instructions, 'native': part_native}
+BY_NAME = {'native'}  # needs scripts/build-native.sh
 BLOCK = re.compile(r'(<!-- bench(?:mark results)?: ?begin[^>]*-->\n).*?(<!-- bench(?:mark results)?: ?end[^>]*-->)', re.S)
 
 
 def arguments():
     p = argparse.ArgumentParser(prog='bench/run.sh', description='TCP against RDMA, paired and interleaved.')
     p.add_argument('--quick', action='store_true', help='fewer rows, shorter runs, 3 repetitions')
-    p.add_argument('--only', default=','.join(PARTS), help='parts, comma-separated: ' + ', '.join(PARTS))
+    p.add_argument('--only', default=','.join(x for x in PARTS if x not in BY_NAME), help='parts, comma-separated: ' + ', '.join(PARTS))
     p.add_argument('--reps', type=int, help='repetitions (default 5; 3 with --quick)')
     p.add_argument('--build', default=os.path.join(HERE, '..', 'build'), help='build folder')
     p.add_argument('--provider', default='soft', choices=('soft', 'verbs'))
