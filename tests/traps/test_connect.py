@@ -5,10 +5,10 @@ import select
 import time
 import unittest
 
-from traps import HOST, NATIVE, Trap, harness, main
+from traps import HOST, NATIVE, SOFT, Trap, harness, main
 
 CLI = os.path.join(NATIVE or '', 'bin', 'valkey-cli')
-SOFT = unittest.skipUnless(harness.PROVIDER == 'soft', 'the fault is injected by softverbs')
+INJECTED = unittest.skipUnless(SOFT, 'the fault is injected by softverbs')
 
 
 class Connect(Trap):
@@ -49,7 +49,7 @@ class Connect(Trap):
         self.proofs += 1
         self.shim(f'as client: {refused!r}')
 
-    @SOFT
+    @INJECTED
     def test_t7_acceptor(self):
         """A shimmed server that lacks what a connection needs: a native client is shown out, not rejected."""
         for fault in ('fail_create_qp=1', 'fail_reg_mr=1', 'fail_reg_mr=2'):
@@ -66,7 +66,7 @@ class Connect(Trap):
 
     # ------------------------------------------------------------ T12
 
-    @SOFT
+    @INJECTED
     def test_t12_stale(self):
         """The first requests are taken for those of an old connection."""
         s = self.native_server(env={'VKRDMA_SOFT_FAULT': 'stale=1'})
@@ -87,7 +87,7 @@ class Connect(Trap):
         self.told(client, 'done', limit)
         return time.monotonic() - since
 
-    @SOFT
+    @INJECTED
     def test_t13_cut(self):
         """The server is cut off: no message says so. The client waits for something to read."""
         cut = {'VKRDMA_SOFT_FAULT': 'cut@2500'}

@@ -1,23 +1,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """T1, T4, T6: receives and send queues that run out while one side is busy."""
-import time
-
-from traps import HOST, NATIVE, Trap, harness, main, native_folder
+from traps import SLOW, Trap, harness, main, native_folder
 
 RECEIVES = 1024  # a native peer posts so many
 
 
 class Queues(Trap):
-    def doze(self, server, seconds):
-        """The server's only thread sleeps; returns when it has begun to."""
-        client = server.plain()
-        client.sock.sendall(client.encode('DEBUG', 'SLEEP', seconds))
-        time.sleep(0.2)
-
-        def wake():
-            self.assertEqual(client.reply(), 'OK')
-        return wake
-
     def tiny(self, client, server, n):
         """The client's many writes go out while the server sleeps: how many it sent and had on the wire by then, its replies,
         its error, and what the server makes of it all."""
@@ -88,14 +76,14 @@ class Queues(Trap):
         if not fast:
             self.skipTest('no variant of the native build: scripts/build-native.sh --variant keepalive-fast')
         beside, s = self.native_server(folder=fast), self.native_server(folder=fast)
-        ms = 2 * RECEIVES * 5 + 4000
+        ms = 2 * RECEIVES * 5 * (1 if SLOW == 1 else 2) + 4000
         sleeper = self.native_client(beside.rdma, 'sleepy', ms)
         c = self.shim_client(s.rdma, 'sleepy', ms)
         for p in (sleeper, c):
             self.told(p, 'asleep')
-        end = beside.crashed(ms / 1000 + 5)
+        end = beside.crashed(ms // 1000 + 5)
         self.native(end is not None, f'the server after {2 * RECEIVES} keepalives that nobody took: {end}')
-        self.assertEqual(self.told(c, 'done'), '2 ok')
+        self.assertEqual(self.told(c, 'done', 60), '2 ok')
         got = self.carried(c)['totals']['sends_in']
         self.assertGreater(got, RECEIVES + 200)
         self.assertTrue(s.alive(), 'the server of the shimmed client')
@@ -116,17 +104,17 @@ class Queues(Trap):
         """A subscriber that is busy while 3,000 messages are published: 1,024 receives and 1,024 sends are not enough."""
         n = 3000
         s = self.native_server()
-        heard, got, how = self.subscribed(self.native_client(s.rdma, 'subscribe', n, 4000), s, n)
+        heard, got, how = self.subscribed(self.native_client(s.rdma, 'subscribe', n, 4000 * SLOW), s, n)
         self.native(got != str(n), f'{n} messages to a subscriber that is busy: it gets {got} ({how}); the server counted it '
                     f'{heard} times: {"post send failed" if "post send failed" in s.text() else "no word in its log"}')
 
         s = self.server()
-        heard, got, how = self.subscribed(self.native_client(s.port, 'subscribe', n, 4000), s, n)
+        heard, got, how = self.subscribed(self.native_client(s.port, 'subscribe', n, 4000 * SLOW), s, n)
         self.assertEqual((heard, got, how), (n, str(n), 'ok'))
         self.shim(f'a shimmed server, the same native subscriber: {got} messages')
 
         s = self.native_server()
-        c = self.shim_client(s.rdma, 'subscribe', n, 2000)
+        c = self.shim_client(s.rdma, 'subscribe', n, 2000 * SLOW)
         heard, got, how = self.subscribed(c, s, n)
         self.assertEqual((heard, got, how), (n, str(n), 'ok'))
         self.carried(c)

@@ -3,11 +3,11 @@
 import os
 import random
 
-from traps import FULL, HOST, NATIVE, Trap, harness, main
+from traps import HOST, NATIVE, SOFT, Trap, harness, main
 
 MIB = 1 << 20
 # The most that 32 bits can say in whole pages; a guest could not pin it.
-HUGE = 0xfffff000 if harness.PROVIDER == 'soft' else 256 * MIB
+HUGE = 0xfffff000 if SOFT else 256 * MIB
 CLI = os.path.join(NATIVE or '', 'bin', 'valkey-cli')
 
 
@@ -90,7 +90,7 @@ class Rings(Trap):
         self.assertEqual(self.told(r, 'outcome'), 'alive')
         self.native(mapping(s.pid, HUGE), f'a client advertises {HUGE} bytes: the server maps and registers as many')
         self.over(r)
-        if harness.PROVIDER == 'soft':
+        if SOFT:
             s = self.native_server(env={'VKRDMA_SOFT_FAULT': 'fail_reg_mr=3'})
             r = self.raw('client', s.rdma, 'length', HUGE)
             end = s.crashed()

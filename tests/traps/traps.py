@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -17,7 +18,9 @@ import common  # noqa: E402  pylint: disable=wrong-import-position
 from common import HOSTILE, harness, raw_env  # noqa: E402,F401  pylint: disable=wrong-import-position,unused-import
 
 HOST = harness.HOST
-FULL = harness.TIER == 'full'
+SOFT = harness.PROVIDER == 'soft'
+# A device that is at hand is one in an emulated guest: what a busy peer is given to do takes longer there.
+SLOW = 1 if SOFT else 6
 RAW = os.path.join(harness.BUILD, 'traps', 'raw_trap')
 CLIENT = os.path.join(harness.BUILD, 'traps', 'valkey_client')
 LIBVALKEY = ('alloc', 'async', 'conn', 'dict', 'net', 'rdma', 'read', 'sds', 'sockcompat', 'valkey', 'vkutil')
@@ -78,11 +81,11 @@ class NativeServer(harness.Server):
     def crashed(self, timeout=10):
         """Valkey handles its own signals and prints a report; either way it is gone or on its way."""
         try:
-            harness.wait('the crash', lambda: self.death() is not None or 'BUG REPORT START' in self.text(), timeout)
+            harness.wait('the crash', lambda: self.death() is not None or 'BUG REPORT START' in self.text(), timeout * SLOW)
         except AssertionError:
             return None
         found = re.search(r'(crashed by signal: \d+|==> .*|free\(\).*)', self.text())
-        return found.group(1) if found else f'ended with {self.death(10)}'
+        return found.group(1) if found else f'ended with {self.death(10 * SLOW)}'
 
 
 class Trap(common.Case):
@@ -148,7 +151,7 @@ class Trap(common.Case):
 
     def told(self, p, word, timeout=30, needed=True):
         """The rest of the next line that begins with `word`; None if the program ended without saying it."""
-        with self.limit(p, timeout):
+        with self.limit(p, timeout * SLOW):
             for raw in iter(p.stdout.readline, b''):
                 line = raw.decode(errors='replace').rstrip('\n')
                 if line.split(' ', 1)[0].rstrip(':') == word:
@@ -170,10 +173,20 @@ class Trap(common.Case):
         with contextlib.suppress(OSError):
             p.stdin.close()
         try:
-            return p.wait(timeout)
+            return p.wait(timeout * SLOW)
         except subprocess.TimeoutExpired:
             p.kill()
             return 'hangs'
+
+    def doze(self, server, seconds):
+        """The server's only thread sleeps, from about now on. Call what is returned to wait for its waking."""
+        client = server.plain()
+        client.sock.sendall(client.encode('DEBUG', 'SLEEP', seconds * SLOW))
+        time.sleep(0.2 * SLOW)
+
+        def wake():
+            self.assertEqual(client.reply(), 'OK')
+        return wake
 
     def carried(self, p, only=None):
         """The shimmed program, still there, moved its bytes over RDMA; only: 'in' or 'out', where there is one way."""
