@@ -136,7 +136,7 @@ class Close(Trap):
         """The same of a server in protected mode, to a client that is not local."""
         if HOST != '127.0.0.1':
             self.skipTest('needs two local addresses')
-        s = self.native_server(bind='127.0.0.2')
+        s = self.native_server('--protected-mode', 'yes', bind='127.0.0.2')
         c = self.spawn([harness.PYTHON, os.path.join(HERE, 'bound.py'), '127.0.0.1', '127.0.0.2', s.rdma],
                        s.rdma)
         self.assertEqual(self.finish(c, 20), b"connected\nread b''\n")

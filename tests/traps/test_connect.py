@@ -49,13 +49,21 @@ class Connect(Trap):
         self.proofs += 1
         self.shim(f'as client: {refused!r}')
 
-    @INJECTED
-    def test_t7_acceptor(self):
-        """A shimmed server that lacks what a connection needs: a native client is shown out, not rejected."""
+    def poor_servers(self):
+        """Shimmed servers that lack what a connection needs."""
+        if not SOFT:  # the device is there; memory that may be pinned is not
+            s = self.server(start=False)
+            s.argv = ['prlimit', '--memlock=8192', 'setpriv', '--bounding-set=-ipc_lock', *s.argv]
+            yield s.start()
+            return
         for fault in ('fail_create_qp=1', 'fail_reg_mr=1', 'fail_reg_mr=2'):
-            s = self.server(env={'VKRDMA_SOFT_FAULT': fault})
+            yield self.server(env={'VKRDMA_SOFT_FAULT': fault})
+
+    def test_t7_acceptor(self):
+        """A native client of such a server is shown out, not rejected."""
+        for s in self.poor_servers():
             for _ in range(3):
-                self.assertEqual(self.cli(s.port), (1, 'Error: Server closed the connection'), fault)
+                self.assertEqual(self.cli(s.port), (1, 'Error: Server closed the connection'))
             self.assertTrue(s.alive())
             self.assertEqual(s.plain()('PING'), 'PONG')
             gauges = s.gauges()

@@ -5,8 +5,8 @@
  *
  *   valkey_client rdma|tcp HOST PORT tiny N           N commands, each a write of its own, no reply read meanwhile
  *   valkey_client rdma|tcp HOST PORT sleepy MS        a command, MS without any call, a command
- *   valkey_client rdma|tcp HOST PORT subscribe N MS   subscribes, MS without any call, then takes N messages
- *   valkey_client rdma|tcp HOST PORT leave N          N commands in writes of their own, then closes at once
+ *   valkey_client rdma|tcp HOST PORT subscribe N      subscribes, no call until another line comes, then takes N
+ * messages valkey_client rdma|tcp HOST PORT leave N          N commands in writes of their own, then closes at once
  *   valkey_client rdma|tcp HOST PORT event            writes while a reply has come, then polls the descriptor
  *   valkey_client rdma|tcp HOST PORT fetch KEY MS     GET KEY and QUIT in one write; MS later everything that comes
  *   valkey_client rdma|tcp HOST PORT slow KEY N       GET KEY N times, every piece of a reply awaited for a while
@@ -43,6 +43,16 @@ static void pause_ms(long ms)
 
 	while (nanosleep(&ts, &ts))
 		;
+}
+
+/* The end of the input, or of a line of it. */
+static void hold(int line)
+{
+	char byte;
+
+	while (read(STDIN_FILENO, &byte, 1) > 0)
+		if (line && byte == '\n')
+			break;
 }
 
 /* libvalkey's poll() goes through here. */
@@ -128,7 +138,7 @@ static void run_sleepy(long ms)
 	ping();
 }
 
-static void run_subscribe(long n, long ms)
+static void run_subscribe(long n)
 {
 	valkeyReply *r = valkeyCommand(c, "SUBSCRIBE trap");
 
@@ -136,7 +146,7 @@ static void run_subscribe(long n, long ms)
 	if (!r)
 		return;
 	say("subscribed");
-	pause_ms(ms);
+	hold(1);
 	while (replies < n) {
 		r = take();
 		if (!r)
@@ -238,16 +248,6 @@ static int open_connection(int rdma, const char *host, int port)
 	return c && !c->err;
 }
 
-/* The end of the input, or of a line of it. */
-static void hold(int line)
-{
-	char byte;
-
-	while (read(STDIN_FILENO, &byte, 1) > 0)
-		if (line && byte == '\n')
-			break;
-}
-
 int main(int argc, char **argv)
 {
 	const char *what = argc > 4 ? argv[4] : "", *word = argc > 5 ? argv[5] : "";
@@ -266,7 +266,7 @@ int main(int argc, char **argv)
 	else if (!strcmp(what, "sleepy"))
 		run_sleepy(n);
 	else if (!strcmp(what, "subscribe"))
-		run_subscribe(n, m);
+		run_subscribe(n);
 	else if (!strcmp(what, "leave"))
 		printf("sent %ld\n", write_each(n));
 	else if (!strcmp(what, "event"))
