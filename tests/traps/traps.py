@@ -5,10 +5,13 @@ Every test says first what the native pair does in the trap (PROVEN, or NOT SEEN
 unless the trap is known to be deterministic), then what the shim does in it, which must be right.
 """
 import contextlib
+import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -22,7 +25,6 @@ SOFT = harness.PROVIDER == 'soft'
 # A device that is at hand is one in an emulated guest: what a busy peer is given to do takes longer there.
 SLOW = 1 if SOFT else 6
 RAW = os.path.join(harness.BUILD, 'traps', 'raw_trap')
-CLIENT = os.path.join(harness.BUILD, 'traps', 'valkey_client')
 LIBVALKEY = ('alloc', 'async', 'conn', 'dict', 'net', 'rdma', 'read', 'sds', 'sockcompat', 'valkey', 'vkutil')
 
 
@@ -37,24 +39,30 @@ def native_folder(variant=None):
 NATIVE = native_folder()
 
 
-def newer(target, *sources):
-    return os.path.exists(target) and all(os.path.getmtime(target) > os.path.getmtime(s) for s in sources)
-
-
-def build_client():
-    """valkey_client with the libvalkey that is bundled with the native Valkey; CMake does not know of that."""
+def client_program():
+    """
+    valkey_client, made with the libvalkey that is bundled with the native Valkey, of which CMake does not know. Named after
+    its contents. A guest of the test bed cannot write to the build folder, but to the one of its results.
+    """
     source, folder = os.path.join(HERE, 'valkey_client.c'), os.path.join(NATIVE, 'source', 'deps', 'libvalkey')
-    if newer(CLIENT, source, os.path.join(NATIVE, 'VERSION')):
-        return
-    os.makedirs(os.path.dirname(CLIENT), exist_ok=True)
-    objects = [os.path.join(folder, 'src', f'{name}.c') for name in LIBVALKEY]
+    with open(source, 'rb') as f, open(os.path.join(NATIVE, 'VERSION'), 'rb') as g:
+        name = 'valkey_client-' + hashlib.sha256(f.read() + g.read()).hexdigest()[:16]
+    places = [os.path.join(harness.BUILD, 'traps')] + [p for p in [os.environ.get('BED_OUT')] if p]
+    for place in places:
+        if os.path.exists(os.path.join(place, name)):
+            return os.path.join(place, name)
+    os.makedirs(places[-1], exist_ok=True)
+    program = os.path.join(places[-1], name)
+    objects = [os.path.join(folder, 'src', f'{part}.c') for part in LIBVALKEY]
     include = [f'-I{folder}/include', f'-I{folder}/include/valkey', f'-I{folder}/src']
-    own, out = f'{CLIENT}.{os.getpid()}.o', f'{CLIENT}.{os.getpid()}'
-    subprocess.run(['cc', '-std=gnu11', '-O2', '-Wall', '-Wextra', '-Werror', *include, '-c', source, '-o', own], check=True)
-    subprocess.run(['cc', '-std=gnu11', '-O2', '-w', *include, own, *objects, '-lrdmacm', '-libverbs', '-ldl', '-o', out],
-                   check=True)
-    os.unlink(own)
-    os.replace(out, CLIENT)
+    with tempfile.TemporaryDirectory() as tmp:
+        own, out = os.path.join(tmp, 'own.o'), os.path.join(tmp, name)
+        subprocess.run(['cc', '-std=gnu11', '-O2', '-Wall', '-Wextra', '-Werror', *include, '-c', source, '-o', own], check=True)
+        subprocess.run(['cc', '-std=gnu11', '-O2', '-w', *include, own, *objects, '-lrdmacm', '-libverbs', '-ldl', '-o', out],
+                       check=True)
+        shutil.copy(out, f'{program}.{os.getpid()}')
+    os.replace(f'{program}.{os.getpid()}', program)
+    return program
 
 
 class NativeServer(harness.Server):
@@ -92,7 +100,7 @@ class Trap(common.Case):
     def setUp(self):
         super().setUp()
         self.missing = []
-        build_client()
+        self.client_program = client_program()
 
     # ------------------------------------------------------------ the two lines
 
@@ -127,11 +135,11 @@ class Trap(common.Case):
 
     def native_client(self, port, *args, env=None, go=True):
         """A libvalkey program over RDMA; it begins when told, if not at once."""
-        return self.begin(self.native_spawn([CLIENT, 'rdma', HOST, port, *args], env), go)
+        return self.begin(self.native_spawn([self.client_program, 'rdma', HOST, port, *args], env), go)
 
     def shim_client(self, port, *args, env=None, go=True):
         """The same program over the sockets it would use for TCP; it may not fall back."""
-        return self.begin(self.spawn([CLIENT, 'tcp', HOST, port, *args], port, env, stdin=subprocess.PIPE), go)
+        return self.begin(self.spawn([self.client_program, 'tcp', HOST, port, *args], port, env, stdin=subprocess.PIPE), go)
 
     def begin(self, client, go=True):
         if go:
