@@ -37,42 +37,48 @@ _Atomic bool vkr_engine_polled;
 
 /* ------------------------------------------------------------------ dispatch */
 
+/* Busy connections are found by a look at one slot. */
 static struct vkr_endpoint *cq_find(struct vkr_cq *c, uint32_t qp_num)
 {
-	struct vkr_endpoint *ep = c->last;
+	struct vkr_endpoint **slot = &c->recent[qp_num % VKR_ARRAY_SIZE(c->recent)], *ep = *slot;
 
-	if (ep && ep->qp_num == qp_num)
+	if (vkr_likely(ep && ep->qp_num == qp_num))
 		return ep;
 	HASH_FIND(hh, c->eps, &qp_num, sizeof(qp_num), ep);
 	if (ep)
-		c->last = ep;
+		*slot = ep;
 	return ep;
 }
 
 /* Hands each QP its completions of the batch in one call: one lock, one repost, one wake-up a stream. */
 static void cq_dispatch(struct vkr_cq *c, struct ibv_wc *wc, int n)
 {
+	struct vkr_endpoint *eps[POLL_BATCH], *ep;
 	struct ibv_wc *mine[POLL_BATCH];
-	struct vkr_endpoint *ep;
-	bool taken[POLL_BATCH] = {false};
-	int i, j, count;
+	uint8_t next[POLL_BATCH];
+	int i, n_eps = 0, count;
 
+	c->batch++;
 	for (i = 0; i < n; i++) {
-		if (taken[i])
-			continue;
 		ep = cq_find(c, wc[i].qp_num);
-		if (!ep)
-			continue; /* the QP is gone: a straggler */
-		count = 0;
-		for (j = i; j < n; j++) {
-			if (taken[j] || wc[j].qp_num != ep->qp_num)
-				continue;
-			taken[j] = true;
-			if (wc[j].wr_id >> 32 == ep->generation)
-				mine[count++] = &wc[j];
+		if (!ep || wc[i].wr_id >> 32 != ep->generation)
+			continue; /* a straggler of a QP that is gone */
+		if (ep->batch != c->batch) {
+			ep->batch = c->batch;
+			ep->first = (uint8_t)i;
+			eps[n_eps++] = ep;
+		} else {
+			next[ep->last] = (uint8_t)i;
 		}
-		if (count)
-			ep->complete(ep, mine, count);
+		ep->last = (uint8_t)i;
+	}
+	for (i = 0; i < n_eps; i++) {
+		uint8_t at = eps[i]->first;
+
+		for (count = 0; at != eps[i]->last; at = next[at])
+			mine[count++] = &wc[at];
+		mine[count++] = &wc[at];
+		eps[i]->complete(eps[i], mine, count);
 	}
 }
 
@@ -268,8 +274,8 @@ void vkr_endpoint_remove(struct vkr_endpoint *ep)
 	pthread_mutex_lock(&c->lock);
 	cq_drain(c, true);
 	HASH_DELETE(hh, c->eps, ep);
-	if (c->last == ep)
-		c->last = NULL;
+	if (c->recent[ep->qp_num % VKR_ARRAY_SIZE(c->recent)] == ep)
+		c->recent[ep->qp_num % VKR_ARRAY_SIZE(c->recent)] = NULL;
 	pthread_mutex_unlock(&c->lock);
 }
 

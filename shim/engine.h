@@ -70,6 +70,9 @@ struct vkr_endpoint {
 	uint32_t generation; /* the upper half of every wr_id; a completion with another one is stale and dropped */
 	struct vkr_cq *cq;
 	int reserved; /* entries of the CQ */
+	/* CQ lock: its completions of the batch that is dispatched now. */
+	uint32_t batch;
+	uint8_t first, last;
 	/* n completions of this QP, in order. CQ lock held; takes the endpoint's own lock. */
 	void (*complete)(struct vkr_endpoint *ep, struct ibv_wc *const *wc, int n);
 	/* An async event of the QP, its CQ or its device. Progress thread, no lock held. */
@@ -81,9 +84,10 @@ struct vkr_endpoint {
 struct vkr_cq {
 	pthread_mutex_t lock;
 	struct vkr_device *dev;
-	struct ibv_cq *cq;        /* under the lock */
-	struct vkr_endpoint *eps; /* uthash by QP number */
-	struct vkr_endpoint *last;
+	struct ibv_cq *cq;               /* under the lock */
+	struct vkr_endpoint *eps;        /* uthash by QP number */
+	struct vkr_endpoint *recent[64]; /* by QP number */
+	uint32_t batch;
 	int capacity, reserved;
 	bool failed; /* overrun or worse: its connections have ended, it takes no more */
 	unsigned unacked;
