@@ -186,11 +186,12 @@ if build release; then
 fi
 
 sanitized='unit|softverbs|conformance|fuzz'
-[ "$tier" != full ] || sanitized="$sanitized|fault" # minutes of patience for peers that say nothing
+[ "$tier" != full ] || sanitized="$sanitized|fault"
 if [ "$tier" != quick ] && wanted asan; then
 	if build asan; then
 		export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 		run build-asan "AddressSanitizer" -L "^($sanitized)\$" -j "$jobs"
+		[ "$tier" = full ] || run build-asan "hostile peers, AddressSanitizer" -R '^fault\.hostile$'
 		[ "$tier" != full ] || VKR_TIER=quick run build-asan "interop, AddressSanitizer" \
 			-R '^interop\.(values|commands|death|ports)\.carried' -FS '.*' -j 1
 		unset ASAN_OPTIONS UBSAN_OPTIONS
