@@ -21,10 +21,10 @@
 
 static void retry_run(struct vkr_timer *timer);
 
+/* By the context that its id is bound to: the engine's entry may have come to its end before, by a fatal error. */
 static struct watch {
 	struct vkr_cm_owner owner;
 	struct rdma_cm_id *id;
-	struct vkr_device *dev;
 } watches[VKR_MAX_DEVICES];
 static struct vkr_timer retry = {.run = retry_run};
 
@@ -42,7 +42,7 @@ void vkr_cm_device_watch(struct vkr_device *dev, const struct sockaddr *local)
 	struct sockaddr_storage sa;
 
 	for (w = watches; w < watches + VKR_MAX_DEVICES; w++) {
-		if (w->id && w->dev == dev)
+		if (w->id && w->id->verbs == dev->verbs)
 			return;
 		if (!w->id)
 			free = w;
@@ -52,7 +52,6 @@ void vkr_cm_device_watch(struct vkr_device *dev, const struct sockaddr *local)
 	vkr_cm_take_addr(&sa, local, false);
 	((struct sockaddr_in *)&sa)->sin_port = 0; /* where a v6 address has it too */
 	free->owner.kind = VKR_OWNER_DEVICE;
-	free->dev = dev;
 	if (vkr_cm_id_create(&free->id, &free->owner))
 		return;
 	if (vkr_verbs.rdma_bind_addr(free->id, (struct sockaddr *)&sa) || free->id->verbs != dev->verbs) {
@@ -62,12 +61,12 @@ void vkr_cm_device_watch(struct vkr_device *dev, const struct sockaddr *local)
 	}
 }
 
-static void watch_end(const struct vkr_device *dev)
+static void watch_end(const struct ibv_context *verbs)
 {
 	struct watch *w;
 
 	for (w = watches; w < watches + VKR_MAX_DEVICES; w++) {
-		if (w->id && w->dev == dev) {
+		if (w->id && w->id->verbs == verbs) {
 			vkr_verbs.rdma_destroy_id(w->id);
 			w->id = NULL;
 		}
@@ -98,13 +97,13 @@ void vkr_cm_device_removed(struct ibv_context *verbs)
 	if (!verbs)
 		return;
 	listeners_lost(verbs);
+	watch_end(verbs);
 	if (!dev) {
 		vkr_device_let_go(verbs); /* opened for a listener, and nobody came */
 		return;
 	}
 	if (!dev->removed)
 		vkr_warn("an RDMA device was removed; its connections end");
-	watch_end(dev);
 	vkr_device_end(dev, true);
 }
 

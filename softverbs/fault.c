@@ -66,8 +66,16 @@ static void do_remove(void)
 {
 	sv_store(&f.removed, true);
 	sv_link_set(true);
-	sv_ctx_gone();
+	sv_ctx_gone(true);
 	sv_ctx_each(IBV_EVENT_DEVICE_FATAL);
+	sv_cm_removal();
+}
+
+/* As with a driver that cannot take objects from a process: the kernel waits until they are given back. */
+static void do_unplug(void)
+{
+	sv_store(&f.removed, true);
+	sv_ctx_gone(false);
 	sv_cm_removal();
 }
 
@@ -96,6 +104,7 @@ static const struct action {
     {"cut", do_cut, NULL, 0},
     {"join", do_join, NULL, 0},
     {"remove", do_remove, NULL, 0},
+    {"unplug", do_unplug, NULL, 0},
     {"return", do_return, NULL, 0},
     {"no_rtu", do_no_rtu, NULL, 0},
     {"rtu", do_rtu, NULL, 0},

@@ -466,7 +466,7 @@ void sv_async_forget(struct sv_ctx *ctx, void *element);
 void sv_ctx_ops(struct verbs_context *v);
 void sv_ctx_reset(void);
 void sv_ctx_each(enum ibv_event_type type); /* raises it on every context */
-void sv_ctx_gone(void);                     /* the device of every context goes */
+void sv_ctx_gone(bool dead);                /* the device of every context goes; dead: and its verbs with it */
 size_t sv_gid_table(struct ibv_gid_entry *out, size_t max);
 
 struct sv_sink {

@@ -451,14 +451,14 @@ void sv_ctx_each(enum ibv_event_type type)
 }
 
 /* They stay until they are closed, as rdma_cm's do; a device that comes back is another one. */
-void sv_ctx_gone(void)
+void sv_ctx_gone(bool dead)
 {
 	pthread_mutex_lock(&shared_lock);
 	shared = NULL;
 	pthread_mutex_unlock(&shared_lock);
 	pthread_mutex_lock(&sv_proc.lock);
 	for (struct sv_ctx *c = sv_proc.ctxs; c; c = c->next)
-		sv_store(&c->gone, true);
+		sv_store(&c->gone, dead);
 	pthread_mutex_unlock(&sv_proc.lock);
 }
 

@@ -241,6 +241,37 @@ static void remove_role(struct tv_side *s)
 	rdma_destroy_event_channel(ch);
 }
 
+static void unplug_role(struct tv_side *s)
+{
+	struct rdma_event_channel *ch = tv_channel();
+	struct rdma_cm_id *bound, *fresh;
+	struct sockaddr_storage ss;
+	struct rdma_cm_event *ev;
+	uint16_t port = 0;
+	struct tv_end a, b;
+	struct tv_dev d;
+
+	pair_open(&d, &a, &b);
+	bound = tv_listen(ch, tv_addr4(), &port, 4);
+	fault("unplug");
+	ev = tv_event(ch, RDMA_CM_EVENT_DEVICE_REMOVAL);
+	CHECK(ev->id == bound);
+	tv_ack(ev);
+	CHECK(!tv_readable(d.ctx->async_fd, 20));
+	tv_post(&a, IBV_WR_RDMA_WRITE, 0, 64, 1);
+	tv_ok(a.scq, 1);
+	CHECK_EQ(rdma_create_id(ch, &fresh, NULL, RDMA_PS_TCP), 0);
+	tv_sockaddr(&ss, tv_addr4(), 0);
+	CHECK_FAILS(rdma_bind_addr(fresh, (struct sockaddr *)&ss), ENODEV);
+	CHECK_EQ(rdma_destroy_id(fresh), 0);
+	CHECK_EQ(rdma_destroy_id(bound), 0);
+	pair_close(&d, &a, &b);
+	fault("return");
+	bound = tv_listen(ch, tv_addr4(), &port, 4);
+	CHECK_EQ(rdma_destroy_id(bound), 0);
+	rdma_destroy_event_channel(ch);
+}
+
 static void timed_role(struct tv_side *s)
 {
 	uint64_t start = tv_ms();
@@ -429,6 +460,7 @@ SOLO(words)
 SOLO(cut)
 SOLO(lost)
 SOLO(remove)
+SOLO(unplug)
 SOLO(timed)
 SOLO(port_events)
 SOLO(qp_events)
@@ -464,12 +496,13 @@ static void test_stale(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_words),       cmocka_unit_test(test_cut),
-	    cmocka_unit_test(test_cut_peer),    cmocka_unit_test(test_lost),
-	    cmocka_unit_test(test_remove),      cmocka_unit_test(test_timed),
-	    cmocka_unit_test(test_port_events), cmocka_unit_test(test_qp_events),
-	    cmocka_unit_test(test_cq_event),    cmocka_unit_test(test_stale),
-	    cmocka_unit_test(test_no_rtu),      cmocka_unit_test(test_no_rtu_given_up),
+	    cmocka_unit_test(test_words),           cmocka_unit_test(test_cut),
+	    cmocka_unit_test(test_cut_peer),        cmocka_unit_test(test_lost),
+	    cmocka_unit_test(test_remove),          cmocka_unit_test(test_unplug),
+	    cmocka_unit_test(test_timed),           cmocka_unit_test(test_port_events),
+	    cmocka_unit_test(test_qp_events),       cmocka_unit_test(test_cq_event),
+	    cmocka_unit_test(test_stale),           cmocka_unit_test(test_no_rtu),
+	    cmocka_unit_test(test_no_rtu_given_up),
 	};
 
 	cmocka_set_test_filter(getenv("TV_ONLY"));

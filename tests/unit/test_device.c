@@ -208,7 +208,7 @@ static void removal_and_return(void **state)
 			echo(s[i]);
 		}
 		meet(wild, &to);
-		fault("remove");
+		fault(turn % 2 ? "remove" : "unplug");
 		for (i = 0; i < VKR_ARRAY_SIZE(s); i++)
 			expect_end(s[i], ETIMEDOUT);
 		nothing_left();
@@ -244,7 +244,7 @@ static void removal_of_an_idle_device(void **state)
 	vkr_stream_close(s, 1000);
 	nothing_left();
 	assert_true(vkr_load(&vkr_stats->cqs) > 0);
-	fault("remove");
+	fault("unplug");
 	assert_true(becomes(&vkr_stats->cqs, 0));
 	fault("return");
 	s = echo_stream();
@@ -269,7 +269,7 @@ static void removal_while_connecting(void **state)
 			    vkr_connect_start(NULL, (struct sockaddr *)&peer.addr, 10000, "t", &s[i], &reason), 0);
 		ts = (struct timespec){.tv_nsec = turn * 100000};
 		nanosleep(&ts, NULL); /* chance */
-		fault("remove");
+		fault(turn % 2 ? "remove" : "unplug");
 		for (i = 0; i < VKR_ARRAY_SIZE(s); i++) {
 			for (end = now_ms() + 3000; vkr_stream_state(s[i]) == VKR_STREAM_CONNECTING && now_ms() < end;)
 				vkr_engine_poll();
