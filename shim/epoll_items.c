@@ -175,7 +175,7 @@ static int make_mixed(struct vkr_epset *set, int epfd)
 
 /* ------------------------------------------------------------------ items (vkr_ctl_lock held) */
 
-static struct vkr_item *item_find(struct vkr_epset *set, struct vkr_file *f, int fd)
+struct vkr_item *vkr_item_find(struct vkr_epset *set, struct vkr_file *f, int fd)
 {
 	struct vkr_item *it;
 
@@ -210,7 +210,7 @@ static void item_unwatch(struct vkr_item *it)
 	pthread_mutex_unlock(&it->set->lock);
 }
 
-static struct vkr_item *item_new(struct vkr_epset *set, struct vkr_file *f, int fd, const struct epoll_event *ev)
+struct vkr_item *vkr_item_new(struct vkr_epset *set, struct vkr_file *f, int fd, const struct epoll_event *ev)
 {
 	struct vkr_item *it = calloc(1, sizeof(*it));
 
@@ -226,7 +226,7 @@ static struct vkr_item *item_new(struct vkr_epset *set, struct vkr_file *f, int 
 	return it;
 }
 
-static void item_free(struct vkr_item *it)
+void vkr_item_free(struct vkr_item *it)
 {
 	item_unwatch(it);
 	DL_DELETE2(it->file->items, it, file_prev, file_next);
@@ -279,7 +279,7 @@ void vkr_items_to_kernel(struct vkr_file *f)
 		if (!it->in_kernel)
 			vkr_real.epoll_ctl(vkr_epset_fd(it->set), EPOLL_CTL_ADD, it->fd, &ev);
 		vkr_store(&it->set->native, vkr_load(&it->set->native) + 1);
-		item_free(it);
+		vkr_item_free(it);
 	}
 }
 
@@ -323,7 +323,7 @@ void vkr_items_drop(struct vkr_file *f)
 	struct vkr_item *it, *tmp;
 
 	DL_FOREACH_SAFE2(f->items, it, tmp, file_next)
-	item_free(it);
+	vkr_item_free(it);
 }
 
 void vkr_items_forget(struct vkr_file *f)
@@ -331,16 +331,21 @@ void vkr_items_forget(struct vkr_file *f)
 	vkr_items_drop(f);
 }
 
-void vkr_epset_destroy(struct vkr_epset *set)
+void vkr_epset_empty(struct vkr_epset *set)
 {
 	struct vkr_item *it, *tmp;
 
+	DL_FOREACH_SAFE2(set->items, it, tmp, next)
+	vkr_item_free(it);
+	DL_FOREACH_SAFE2(set->duals, it, tmp, next)
+	vkr_item_free(it);
+}
+
+void vkr_epset_destroy(struct vkr_epset *set)
+{
 	pthread_mutex_lock(&vkr_ctl_lock);
 	vkr_items_drop(&set->file); /* in sets that hold this one */
-	DL_FOREACH_SAFE2(set->items, it, tmp, next)
-	item_free(it);
-	DL_FOREACH_SAFE2(set->duals, it, tmp, next)
-	item_free(it);
+	vkr_epset_empty(set);
 	pthread_mutex_unlock(&vkr_ctl_lock);
 	if (set->efd >= 0)
 		vkr_guard_close(set->efd);
@@ -380,7 +385,7 @@ static int ctl_kernel(struct vkr_epset *set, struct vkr_file *f, struct vkr_item
 {
 	if (vkr_real.epoll_ctl(epfd, op, fd, ev) < 0)
 		return -errno;
-	if (op == EPOLL_CTL_ADD && (it || (it = item_new(set, f, fd, ev)))) {
+	if (op == EPOLL_CTL_ADD && (it || (it = vkr_item_new(set, f, fd, ev)))) {
 		it->in_kernel = true;
 		vkr_store(&set->native, vkr_load(&set->native) + 1);
 	} else if (op == EPOLL_CTL_MOD && it) {
@@ -392,7 +397,7 @@ static int ctl_kernel(struct vkr_epset *set, struct vkr_file *f, struct vkr_item
 	} else if (op == EPOLL_CTL_DEL) {
 		vkr_store(&set->native, vkr_load(&set->native) - 1);
 		if (it)
-			item_free(it);
+			vkr_item_free(it);
 		return 0;
 	}
 	if (it && vkr_file_pollable(f) && make_mixed(set, epfd) == 0)
@@ -410,14 +415,14 @@ static int ctl_user(struct vkr_epset *set, struct vkr_file *f, struct vkr_item *
 	if (r)
 		return r;
 	if (op == EPOLL_CTL_DEL) {
-		item_free(it);
+		vkr_item_free(it);
 		return 0;
 	}
 	if (op == EPOLL_CTL_ADD) {
 		r = make_mixed(set, epfd);
 		if (r)
 			return r;
-		it = item_new(set, f, fd, ev);
+		it = vkr_item_new(set, f, fd, ev);
 		if (!it)
 			return -ENOMEM;
 		item_watch(it);
@@ -453,10 +458,10 @@ static bool in_user_space(struct vkr_file *f)
 
 static int ctl_locked(struct vkr_epset *set, struct vkr_file *f, int epfd, int op, int fd, struct epoll_event *ev)
 {
-	struct vkr_item *it = item_find(set, f, fd);
+	struct vkr_item *it = vkr_item_find(set, f, fd);
 
 	if (in_user_space(f))
-		return vkr_file_inherited(f) ? -EPERM : ctl_user(set, f, it, epfd, op, fd, ev);
+		return ctl_user(set, f, it, epfd, op, fd, ev);
 	return ctl_kernel(set, f, it, epfd, op, fd, ev);
 }
 
@@ -468,9 +473,20 @@ int vkr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 
 	vkr_fork_check();
 	f = vkr_file_get(fd);
-	if (f)
-		vkr_pair_heir(f, fd);
 	set = vkr_epset_get(epfd);
+	if (set && vkr_file_inherited(&set->file) && vkr_load(&set->mixed)) {
+		vkr_file_put(&set->file);
+		set = vkr_epset_heir(epfd, &r);
+		if (!set)
+			goto out;
+	}
+	if (f && vkr_file_inherited(f)) {
+		r = set ? vkr_heir_ctl(set, f, op, fd) : VKR_PASS;
+		if (r != VKR_PASS)
+			goto out;
+		if (op != EPOLL_CTL_DEL)
+			vkr_pair_heir(f, fd);
+	}
 	if (f && !set && in_user_space(f))
 		set = adopt(epfd, fd);
 	if (!f || !set || epfd == fd || vkr_file_inherited(&set->file)) {
@@ -484,6 +500,7 @@ int vkr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 		r = ctl_locked(set, f, epfd, op, fd, ev);
 		pthread_mutex_unlock(&vkr_ctl_lock);
 	}
+out:
 	if (f)
 		vkr_file_put(f);
 	if (set)

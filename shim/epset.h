@@ -21,6 +21,7 @@ struct vkr_epset {
 	int sleepers;          /* under lock */
 	_Atomic int in_kernel; /* threads that sleep in the kernel's wait alone: the set was not mixed */
 	int n_inner;           /* sets among the duals */
+	_Atomic int n_heirs;   /* inherited streams among the items that the kernel's set does not have yet */
 	int efd;               /* guarded */
 	int own; /* guarded: the kernel's set under a number that the application cannot close; mixed sets */
 	unsigned engine_generation;
@@ -97,6 +98,28 @@ void vkr_items_forget(struct vkr_file *f);    /* no longer tracked: records only
 
 /* Carried now: what is ready was not so under the attempt. */
 void vkr_items_recheck(struct vkr_file *f);
+
+/* ---- items, for epoll_heir.c (vkr_ctl_lock held) */
+struct vkr_item *vkr_item_find(struct vkr_epset *set, struct vkr_file *f, int fd);
+/* A record; NULL: out of memory. */
+struct vkr_item *vkr_item_new(struct vkr_epset *set, struct vkr_file *f, int fd, const struct epoll_event *ev);
+void vkr_item_free(struct vkr_item *it);
+/* Every item of the set. */
+void vkr_epset_empty(struct vkr_epset *set);
+
+/* ---- epoll_heir.c: sets inherited by fork */
+
+/* The number's set is the parent's, and mixed: puts one of this process's own under it, with the same registrations.
+ * The set that the number names now, held, or NULL and *r. No lock held. */
+struct vkr_epset *vkr_epset_heir(int epfd, int *r);
+/* Before a wait: the inherited streams among its items go into the kernel's set (pair mode). No lock held. */
+void vkr_epset_take_heirs(struct vkr_epset *set);
+/* epoll_ctl on an inherited stream that only the records know: 0 done, VKR_PASS it is in the kernel's set now. */
+int vkr_heir_ctl(struct vkr_epset *set, struct vkr_file *f, int op, int fd);
+/* The child of a fork. whole: the lists were quiet. */
+void vkr_epsets_forked(bool whole);
+/* The last reference to an inherited file goes. */
+void vkr_file_disinherit(struct vkr_file *f);
 
 /* poll_wait.c: waits until (ready & want) or the deadline (ns, 0 none). 0, -EAGAIN at the deadline, -EINTR. p may be
  * NULL. kernel_fd >= 0 is also waited for, for kernel_events. A wait without a deadline goes on after handlers with

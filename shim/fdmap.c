@@ -205,6 +205,8 @@ void vkr_file_put(struct vkr_file *f)
 	if (atomic_fetch_sub_explicit(&f->refs, 1, memory_order_acq_rel) != 1)
 		return;
 	/* What a forked child inherited is the parent's: nothing to take down, only the memory is reused. */
+	if (vkr_file_inherited(f))
+		vkr_file_disinherit(f);
 	if (f->kind == VKR_KIND_SOCK) {
 		if (!vkr_file_inherited(f))
 			vkr_sock_destroy((struct vkr_sock *)f);
@@ -482,11 +484,14 @@ static void mark_shared(int fd, struct vkr_file *f, void *arg)
 		((struct vkr_sock *)f)->shared = true;
 }
 
+static bool prepared; /* the fork was seen: nobody was in the middle of anything */
+
 void vkr_socket_fork_prepare(void)
 {
 	vkr_pump_fork_prepare();
 	pthread_mutex_lock(&vkr_ctl_lock);
 	pthread_mutex_lock(&pool_lock);
+	prepared = true;
 	if (vkr_engine_running())
 		vkr_engine_fork_prepare();
 }
@@ -496,6 +501,7 @@ void vkr_socket_fork_parent(void)
 	if (vkr_engine_running())
 		vkr_engine_fork_parent();
 	vkr_file_each_number(NULL, mark_shared, NULL);
+	prepared = false;
 	pthread_mutex_unlock(&pool_lock);
 	pthread_mutex_unlock(&vkr_ctl_lock);
 	vkr_pump_fork_parent();
@@ -535,6 +541,8 @@ void vkr_socket_fork_child(void)
 	vkr_options_forked();
 	vkr_wait_forked();
 	vkr_pump_fork_child();
+	vkr_epsets_forked(prepared);
+	prepared = false;
 	vkr_file_each_number(NULL, note_inherited, NULL);
 }
 

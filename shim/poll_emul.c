@@ -415,24 +415,17 @@ static int plain_wait(struct vkr_epset *set, int epfd, struct epoll_event *evs, 
 	return r;
 }
 
-/*
- * A set inherited by fork is the parent's: its kernel half still answers here, and our markers in it are not the
- * caller's to see. They cannot be put to rest from this side, so a wait that meets only them looks again a little
- * later.
- */
+#define MIXED_NOW (VKR_PASS + 1)
+
+/* A set inherited by fork that the kernel alone served: it does so still, unless the parent has put markers into it. */
 static int inherited_wait(int epfd, struct epoll_event *evs, int max, int64_t deadline, const sigset_t *mask)
 {
-	int r, i, out;
+	int r = real_epoll_wait(epfd, evs, max, time_left(deadline), mask), i;
 
-	for (;;) {
-		r = real_epoll_wait(epfd, evs, max, time_left(deadline), mask);
-		for (i = out = 0; i < r; i++)
-			if (evs[i].data.u64 - (uint64_t)(uintptr_t)vkr_markers >= sizeof(vkr_markers))
-				evs[out++] = evs[i];
-		if (r <= 0 || out || !time_left(deadline))
-			return r < 0 ? r : out;
-		vkr_real.ppoll(NULL, 0, &(struct timespec){.tv_nsec = 2000000}, mask);
-	}
+	for (i = 0; i < r; i++)
+		if (evs[i].data.u64 - (uint64_t)(uintptr_t)vkr_markers < sizeof(vkr_markers))
+			return MIXED_NOW;
+	return r;
 }
 
 static bool bad_wait(const struct epoll_event *evs, int max, const struct timespec *timeout)
@@ -481,8 +474,18 @@ int vkr_epoll_wait(int epfd, struct epoll_event *evs, int max, const struct time
 		deadline = 0;
 	else if (timeout && timeout->tv_sec < 1000000000)
 		deadline = vkr_now_ns() + timeout->tv_sec * 1000000000ll + timeout->tv_nsec;
-	if (vkr_file_inherited(f))
-		return inherited_wait(epfd, evs, max, deadline, mask);
+	if (vkr_unlikely(vkr_file_inherited(f))) {
+		r = vkr_load(&set->mixed) ? MIXED_NOW : inherited_wait(epfd, evs, max, deadline, mask);
+		if (r != MIXED_NOW)
+			return r;
+		set = vkr_epset_heir(epfd, &r);
+		if (!set)
+			return r;
+		vkr_file_put(f);
+		f = &set->file;
+	}
+	if (vkr_unlikely(vkr_load(&set->n_heirs)))
+		vkr_epset_take_heirs(set);
 	if (!vkr_load_acq(&set->mixed)) {
 		r = plain_wait(set, epfd, evs, max, deadline, mask);
 		if (r || !vkr_load_acq(&set->mixed))
