@@ -3,11 +3,12 @@
 #
 # Installs what libvkrdma needs, from the Debian archive that this machine already uses (Debian 12 and 13).
 #
-#   scripts/install-deps.sh [--build | --native | --bed] [--print] [--quiet]
+#   scripts/install-deps.sh [--build | --native | --bed | --suites] [--print] [--quiet]
 #
 #   --build   only what compiles the library, not what the tests and the quick start run
 #   --native  only what scripts/build-native.sh needs
 #   --bed     and QEMU, for the test bed (scripts/testbed.sh)
+#   --suites  and the programs whose suites scripts/suites.sh runs
 #   --print   say what would be installed and stop
 #   --quiet   say nothing when nothing is missing
 #
@@ -16,16 +17,17 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-want=all bed=no print=no quiet=no
+want=all bed=no suites=no print=no quiet=no
 for arg in "$@"; do
 	case $arg in
 	--build) want=build ;;
 	--native) want=native ;;
 	--bed) bed=yes ;;
+	--suites) suites=yes ;;
 	--print) print=yes ;;
 	--quiet) quiet=yes ;;
 	-h | --help)
-		sed -n '3,16s/^# \{0,1\}//p' "$0"
+		sed -n '3,17s/^# \{0,1\}//p' "$0"
 		exit 0
 		;;
 	*)
@@ -99,12 +101,16 @@ native_set=(gcc g++ make libc6-dev dpkg-dev pkg-config libjemalloc-dev libibverb
 # The guest's kernel is not among these: make-guest.sh unpacks it beside.
 bed_set=(qemu-system-x86 busybox-static kmod cpio xz-utils zstd util-linux)
 
+# Python's own suite is not among these: run.py unpacks it beside.
+suites_set=(stress-ng python3-twisted python3-tornado iperf3 wrk memcached libmemcached-tools haproxy nginx-light)
+
 case $want in
 build) packages=("${build_set[@]}") ;;
 native) packages=("${native_set[@]}") ;;
 all) packages=("${build_set[@]}" "${run_set[@]}" "${test_set[@]}" "${native_set[@]}") ;;
 esac
 [ $bed = no ] || packages+=("${bed_set[@]}")
+[ $suites = no ] || packages+=("${suites_set[@]}")
 missing=()
 for p in $(printf '%s\n' "${packages[@]}" | sort -u); do
 	installed "$p" || missing+=("$p")
@@ -213,7 +219,9 @@ if [ ${#missing[@]} -gt 0 ]; then
 		apt_update
 		apt_install "${missing[@]}" || fail "apt-get could not install: ${missing[*]}"
 	fi
-	case " ${missing[*]} " in *" redis-server "*) disable_service redis-server ;; esac
+	for p in redis-server memcached haproxy nginx; do
+		case " ${missing[*]} " in *" $p "* | *" $p-light "*) disable_service "$p" ;; esac
+	done
 fi
 if [ $need_valkey = yes ]; then
 	if install_valkey; then

@@ -489,7 +489,9 @@ int vkr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 	}
 	if (f && !set && in_user_space(f))
 		set = adopt(epfd, fd);
-	if (!f || !set || epfd == fd || vkr_file_inherited(&set->file)) {
+	if (set && !f && vkr_guard_has(fd)) {
+		r = -EBADF; /* the library's own: the application has no such number */
+	} else if (!f || !set || epfd == fd || vkr_file_inherited(&set->file)) {
 		if (set && !f && op != EPOLL_CTL_MOD)
 			vkr_store(&set->native, vkr_load(&set->native) + (op == EPOLL_CTL_ADD ? 1 : 0));
 	} else if (f->kind == VKR_KIND_SOCK && vkr_sock_settle((struct vkr_sock *)f) == VKR_SOCK_FINAL) {

@@ -386,8 +386,9 @@ int vkr_stream_shutdown(struct vkr_stream *s, int how)
 			}
 		}
 		s->rd_shut |= rd;
-		vkr_stream_update(s, (rd ? EPOLLIN | EPOLLRDHUP : 0) | EPOLLOUT | EPOLLHUP);
 	}
+	/* The kernel wakes everybody who waits for anything, also by the call that fails. */
+	vkr_stream_update(s, EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLRDHUP);
 	pthread_mutex_unlock(&s->p.lock);
 	vkr_depth--;
 	return ret;

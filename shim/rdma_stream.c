@@ -704,7 +704,7 @@ void vkr_stream_put_error(struct vkr_stream *s, int err)
 {
 	pthread_mutex_lock(&s->p.lock);
 	s->error = err;
-	vkr_stream_update(s, EPOLLERR);
+	vkr_stream_update(s, 0); /* no news */
 	pthread_mutex_unlock(&s->p.lock);
 }
 

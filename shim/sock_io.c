@@ -95,6 +95,14 @@ static ssize_t recv_some(struct vkr_sock *s, const struct iovec *iov, int cnt, b
 	return n;
 }
 
+/* A call that has moved bytes says so; the error that ended it is for the next one. */
+static ssize_t partly(struct vkr_sock *s, size_t done, ssize_t n)
+{
+	if (n < 0 && n != -EAGAIN && n != -EXDEV)
+		vkr_stream_put_error(s->stream, (int)-n);
+	return (ssize_t)done;
+}
+
 /* MSG_TRUNC on a stream socket drops the bytes instead of copying them (tcp(7)). */
 static ssize_t recv_drop(struct vkr_sock *s, size_t total)
 {
@@ -109,7 +117,7 @@ static ssize_t recv_drop(struct vkr_sock *s, size_t total)
 		if (n > 0)
 			done += (size_t)n;
 	} while (n > 0 && done < total);
-	return done ? (ssize_t)done : n;
+	return done ? partly(s, done, n) : n;
 }
 
 /* MSG_PEEK with MSG_TRUNC says how many bytes there are, and copies none. */
@@ -190,7 +198,7 @@ static ssize_t do_recv(struct vkr_sock *s, int fd, const struct iovec *iov, int 
 		if (vkr_unlikely(n == -EXDEV))
 			return recv_rest(fd, iov, cnt, done, flags);
 		if (n != -EAGAIN || dont_wait)
-			return done ? (ssize_t)done : n;
+			return done ? partly(s, done, n) : n;
 		if (!deadline)
 			deadline = deadline_of(&s->rcvtimeo);
 		r = vkr_wait(vkr_stream_pollable(s->stream), EPOLLIN, deadline, -1, 0);
@@ -346,6 +354,8 @@ static ssize_t do_send(struct vkr_sock *s, const struct iovec *iov, int cnt, siz
 	for (;;) {
 		if (vkr_likely(!done))
 			n = send_some(s, iov, cnt);
+		else if (vkr_pollable_ready(vkr_stream_pollable(s->stream)) & EPOLLERR)
+			return (ssize_t)done; /* the next call's */
 		else
 			n = send_some(s, rest, iov_rest(iov, cnt, done, rest, VKR_ARRAY_SIZE(rest)));
 		if (vkr_likely(n > 0)) {

@@ -1,0 +1,34 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-2-Clause
+#
+# Runs other people's test suites natively and carried, and prints what passed both ways and every difference.
+#
+#   scripts/suites.sh [--no-install] [--list] [--work DIR] [NAME...]
+#
+#   NAME          one suite (--list names them); without any: all, about an hour
+#   --no-install  do not install missing Debian packages first (scripts/install-deps.sh --suites), nor build
+#   --work DIR    where results and outputs are kept; default: build/suites
+#
+# Exit code 0 only when every difference is explained in tests/suites/README.md and every suite was really carried.
+set -euo pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root"
+install=yes args=()
+for arg in "$@"; do
+	case $arg in
+	--no-install) install=no ;;
+	-h | --help)
+		sed -n '3,12s/^# \{0,1\}//p' "$0"
+		exit 0
+		;;
+	--list) install=no args+=("$arg") ;;
+	*) args+=("$arg") ;;
+	esac
+done
+if [ $install = yes ]; then
+	scripts/install-deps.sh --suites
+	cmake --preset release >/dev/null
+	cmake --build --preset release
+fi
+exec /usr/bin/python3 tests/suites/run.py "${args[@]}"
