@@ -12,7 +12,7 @@ import part_instructions
 import part_native
 import part_pingpong
 import part_valkey
-from common import Bench, Failed, machine, progress
+from common import Bench, Failed, machine, progress, realtime
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PARTS = {'pingpong': part_pingpong, 'valkey': part_valkey, 'instructions': part_instructions, 'native': part_native}
@@ -24,6 +24,7 @@ def arguments():
     p = argparse.ArgumentParser(prog='bench/run.sh', description='TCP against RDMA, paired and interleaved.')
     p.add_argument('--quick', action='store_true', help='fewer rows, shorter runs, 3 repetitions')
     p.add_argument('--only', default=','.join(x for x in PARTS if x not in BY_NAME), help='parts, comma-separated: ' + ', '.join(PARTS))
+    p.add_argument('--realtime', action='store_true', help='at real-time priority (root): other programs are not measured, and wait')
     p.add_argument('--reps', type=int, help='repetitions (default 5; 3 with --quick)')
     p.add_argument('--build', default=os.path.join(HERE, '..', 'build'), help='build folder')
     p.add_argument('--provider', default='soft', choices=('soft', 'verbs'))
@@ -43,7 +44,8 @@ def arguments():
 def render(result):
     m = result['machine']
     head = (f'Measured {result["date"]} on {m["cores"]} cores ({m["cpu"] or m["arch"]}), {m["memory_gib"]} GiB, Linux {m["kernel"]}, '
-            f'{m["libc"]}; provider: {"softverbs" if result["provider"] == "soft" else "rdma-core"}; load before: {m["load_before"]}. '
+            f'{m["libc"]}; provider: {"softverbs" if result["provider"] == "soft" else "rdma-core"}; load before: {m["load_before"]}'
+            f'{", at real-time priority" if result["realtime"] else ""}. '
             f'Made by `bench/run.sh{" --quick" if result["quick"] else ""}`.')
     out = [head]
     for name, part in PARTS.items():
@@ -71,8 +73,10 @@ def main():
     if facts['load_before'] > 0.5 * facts['cores']:
         progress(f'note: this machine is busy (load {facts["load_before"]}); the figures will show it')
     bench = Bench(args)
+    if args.realtime and not realtime():
+        raise Failed('--realtime is not permitted here')
     result = {'date': time.strftime('%Y-%m-%d'), 'machine': facts, 'provider': args.provider, 'quick': args.quick,
-              'reps': bench.reps, 'parts': {}}
+              'realtime': args.realtime, 'reps': bench.reps, 'parts': {}}
     bad = False
     try:
         for name, part in PARTS.items():
