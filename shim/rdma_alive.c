@@ -10,8 +10,8 @@
  * that an idle process does, and a busy one pays an increment a batch of completions.
  *
  * The sweep visits at most BATCH connections every STEP_NS; thousands of them are visited less often. What one
- * connection finds out makes all others with the same peer address look at once, and a port that goes down all of the
- * device. They do not end on that account: the link may be back before their queue pairs give up.
+ * connection finds out makes all others with the same peer address look at once, and a port that goes down makes all
+ * look, two seconds later. They do not end on that account: the link may be back before their queue pairs give up.
  */
 #include "rdma_stream.h"
 
@@ -27,8 +27,11 @@
 #define PERIOD_MIN_NS (500 * VKR_MS)
 /* A machine's death is found by each of its connections; once is enough for the others. */
 #define SUSPECT_AGAIN_NS (1000 * VKR_MS)
+/* A port that is back sooner costs nothing: rxe fails what is sent while it is down at once. */
+#define DOUBT_NS (2000 * VKR_MS)
 
 static void timer_run(struct vkr_timer *timer);
+static void doubt_run(struct vkr_timer *timer);
 
 /* Progress thread. */
 static struct vkr_stream *watched; /* the next to be visited is the first */
@@ -38,12 +41,13 @@ static int round_left;
 static struct vkr_timer timer = {.run = timer_run};
 static struct sockaddr_storage suspect;
 static int64_t suspect_ns;
+static struct vkr_timer doubt = {.run = doubt_run};
 
 void vkr_alive_forked(void)
 {
 	watched = NULL;
 	n_watched = 0;
-	timer.armed = false;
+	timer.armed = doubt.armed = false;
 	shortest = 0;
 	suspect_ns = 0;
 }
@@ -156,7 +160,7 @@ static bool same_host(const struct sockaddr_storage *a, const struct sockaddr_st
 	return !memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof(a6->sin6_addr));
 }
 
-void vkr_alive_probe(struct vkr_stream *s)
+static void probe(struct vkr_stream *s)
 {
 	pthread_mutex_lock(&s->p.lock);
 	if (s->alive_watched && s->phase == VKR_PH_OPEN) {
@@ -177,7 +181,21 @@ void vkr_alive_lost(const struct vkr_stream *dead)
 	suspect_ns = now;
 	DL_FOREACH2(watched, s, alive_next)
 	if (s != dead && same_host(&s->peer, &dead->peer))
-		vkr_alive_probe(s);
+		probe(s);
+}
+
+static void doubt_run(struct vkr_timer *t)
+{
+	struct vkr_stream *s;
+
+	DL_FOREACH2(watched, s, alive_next)
+	probe(s);
+}
+
+void vkr_alive_doubt(void)
+{
+	if (!doubt.armed)
+		vkr_timer_set(&doubt, vkr_clock_ns() + DOUBT_NS);
 }
 
 /* ------------------------------------------------------------------ rdma.h */

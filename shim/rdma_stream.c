@@ -443,7 +443,8 @@ static void on_failure(struct vkr_stream *s, const struct ibv_wc *wc)
 	}
 	vkr_addr_text(&s->peer, who, sizeof(who));
 	vkr_info("connection with %s failed: %s", who, vkr_verbs.ibv_wc_status_str(wc->status));
-	s->lost = wc->status == IBV_WC_RETRY_EXC_ERR;
+	/* The second is how rxe fails to send while its interface is down. */
+	s->lost = wc->status == IBV_WC_RETRY_EXC_ERR || wc->status == IBV_WC_LOC_QP_OP_ERR;
 	vkr_stream_break(s, s->lost ? ETIMEDOUT : ECONNRESET);
 }
 
@@ -506,7 +507,7 @@ static void stream_async(struct vkr_endpoint *ep, enum ibv_event_type type)
 	if (type == IBV_EVENT_COMM_EST)
 		return; /* what has come completes, and that is when the CM is told */
 	if (type == IBV_EVENT_PORT_ERR) {
-		vkr_alive_probe(s);
+		vkr_alive_doubt();
 		return;
 	}
 	pthread_mutex_lock(&s->p.lock);

@@ -258,8 +258,8 @@ void vkr_alive_watch(struct vkr_stream *s);
 void vkr_alive_forget(struct vkr_stream *s);
 /* The stream's peer did not answer its queue pair: how are the others of that host? */
 void vkr_alive_lost(const struct vkr_stream *dead);
-/* Asks at once: the link is in doubt. */
-void vkr_alive_probe(struct vkr_stream *s);
+/* A port has gone down: all are asked, if it is not back in a moment. */
+void vkr_alive_doubt(void);
 void vkr_alive_forked(void);
 
 /* ---- rdma_trim.c */

@@ -52,20 +52,26 @@ static void cq_event(void)
 
 static void do_cut(void)
 {
-	sv_link_set(true);
+	sv_link_set(SV_LINK_CUT);
+	sv_ctx_each(IBV_EVENT_PORT_ERR);
+}
+
+static void do_down(void)
+{
+	sv_link_set(SV_LINK_DOWN);
 	sv_ctx_each(IBV_EVENT_PORT_ERR);
 }
 
 static void do_join(void)
 {
-	sv_link_set(false);
+	sv_link_set(SV_LINK_UP);
 	sv_ctx_each(IBV_EVENT_PORT_ACTIVE);
 }
 
 static void do_remove(void)
 {
 	sv_store(&f.removed, true);
-	sv_link_set(true);
+	sv_link_set(SV_LINK_CUT);
 	sv_ctx_gone(true);
 	sv_ctx_each(IBV_EVENT_DEVICE_FATAL);
 	sv_cm_removal();
@@ -82,7 +88,7 @@ static void do_unplug(void)
 static void do_return(void)
 {
 	sv_store(&f.removed, false);
-	sv_link_set(false);
+	sv_link_set(SV_LINK_UP);
 }
 
 static void do_no_rtu(void)
@@ -102,6 +108,7 @@ static const struct action {
 	enum ibv_event_type type;
 } actions[] = {
     {"cut", do_cut, NULL, 0},
+    {"down", do_down, NULL, 0},
     {"join", do_join, NULL, 0},
     {"remove", do_remove, NULL, 0},
     {"unplug", do_unplug, NULL, 0},

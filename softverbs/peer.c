@@ -305,17 +305,17 @@ static void peer_lost(struct sv_peer *p)
 
 static void link_send(struct sv_peer *p)
 {
-	struct sv_msg m = {.type = SV_M_LINK, .a = sv_load(&sv_proc.link_down)};
+	struct sv_msg m = {.type = SV_M_LINK, .a = sv_load(&sv_proc.link_down) != SV_LINK_UP};
 
 	sock_send(p->out, &m, NULL, 0);
 }
 
-void sv_link_set(bool down)
+void sv_link_set(enum sv_link link)
 {
 	pthread_mutex_lock(&sv_proc.lock);
-	sv_store(&sv_proc.link_down, down);
+	sv_store(&sv_proc.link_down, link);
 	for (struct sv_peer *p = sv_proc.peers; p; p = p->next) {
-		if (down)
+		if (link)
 			atomic_fetch_or(&p->away, SV_AWAY_OURS);
 		else
 			atomic_fetch_and(&p->away, ~SV_AWAY_OURS);
@@ -323,7 +323,7 @@ void sv_link_set(bool down)
 			link_send(p);
 	}
 	pthread_mutex_unlock(&sv_proc.lock);
-	if (!down)
+	if (!link)
 		sv_cm_peer_back(NULL);
 }
 

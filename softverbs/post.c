@@ -417,6 +417,10 @@ static bool head_waits(struct sv_qp *qp, enum sv_exec why)
 		qp->recheck = now + sv_max(rnr_time(sv_load(&qp->rent->rnr_timer)), 100000ull);
 		return true;
 	case SV_X_AWAY:
+		if (sv_load(&sv_proc.link_down) == SV_LINK_DOWN) {
+			qp->fail_status = IBV_WC_LOC_QP_OP_ERR;
+			return false;
+		}
 		if (fresh) {
 			uint64_t t = wr_timeout(qp);
 

@@ -211,7 +211,7 @@ static void fork_child(void)
 	sv_proc.peers = NULL;
 	sv_proc.ctxs = NULL;
 	sv_proc.qp_hint = sv_proc.cq_hint = sv_proc.chan_hint = sv_proc.mr_hint = sv_proc.srq_hint = 0;
-	sv_proc.link_down = false;
+	sv_proc.link_down = SV_LINK_UP;
 	sv_proc.ready = false;
 	sv_store(sv_load_acq(&sv_proc.pid), 0);
 }

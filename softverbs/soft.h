@@ -313,7 +313,7 @@ struct sv_proc {
 	struct sv_ctx *ctxs;
 	pthread_t thread;
 	bool fork_init;
-	_Atomic bool link_down;
+	_Atomic int link_down; /* enum sv_link */
 };
 
 extern struct sv_proc sv_proc;
@@ -432,8 +432,9 @@ void sv_peer_get(struct sv_peer *p);
 void sv_peer_put(struct sv_peer *p);
 /* fd < 0: none. The message is queued when the socket is full. */
 int sv_peer_send(struct sv_peer *p, const struct sv_msg *m, const int *fds, int nfds);
-/* Our link goes down or comes up: no write, no message of the CM passes, either way. */
-void sv_link_set(bool down);
+/* Our link: not up, no write and no message of the CM passes, either way. */
+enum sv_link { SV_LINK_UP, SV_LINK_CUT, SV_LINK_DOWN /* and a send fails at once */ };
+void sv_link_set(enum sv_link link);
 void sv_peer_tell_chan(struct sv_peer *p, struct sv_cq *cq);
 int sv_name_listen(const char *name, size_t len, struct sv_source *s, int backlog);
 size_t sv_name_block(char *buf, size_t size, uint32_t block);
@@ -549,7 +550,7 @@ static inline bool sv_fault_hit(enum sv_fault f)
 	return sv_unlikely(sv_faults) && sv_fault_count(f);
 }
 bool sv_fault_no_device(void);
-bool sv_fault_memlock(void); /* RLIMIT_MEMLOCK counts */
+bool sv_fault_memlock(void);  /* RLIMIT_MEMLOCK counts */
 bool sv_fault_loopback(void); /* no device stands behind its addresses */
 void sv_fault_start(void);
 bool sv_fault_unreachable(unsigned *ms);

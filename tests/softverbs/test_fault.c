@@ -96,6 +96,24 @@ static void cut_role(struct tv_side *s)
 	pair_close(&d, &a, &b);
 }
 
+static void down_role(struct tv_side *s)
+{
+	struct tv_end a, b;
+	struct tv_dev d;
+
+	pair_open(&d, &a, &b);
+	fault("down");
+	async_expect(d.ctx, IBV_EVENT_PORT_ERR);
+	tv_post(&a, IBV_WR_RDMA_WRITE, 0, 64, 1);
+	tv_want(a.scq, 1, IBV_WC_LOC_QP_OP_ERR);
+	CHECK_EQ(tv_end_state(&b), IBV_QPS_RTS);
+	fault("join");
+	async_expect(d.ctx, IBV_EVENT_PORT_ACTIVE);
+	tv_post(&b, IBV_WR_RDMA_WRITE, 0, 64, 2);
+	tv_want(b.scq, 2, IBV_WC_RETRY_EXC_ERR); /* the other QP has failed */
+	pair_close(&d, &a, &b);
+}
+
 /* The other end is cut off: no word of it, nor of its death. */
 static void cut_server(struct tv_side *s)
 {
@@ -459,6 +477,7 @@ static void no_rtu_role(struct tv_side *s)
 SOLO(words)
 SOLO(cut)
 SOLO(lost)
+SOLO(down)
 SOLO(remove)
 SOLO(unplug)
 SOLO(timed)
@@ -496,13 +515,13 @@ static void test_stale(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_words),           cmocka_unit_test(test_cut),
-	    cmocka_unit_test(test_cut_peer),        cmocka_unit_test(test_lost),
-	    cmocka_unit_test(test_remove),          cmocka_unit_test(test_unplug),
-	    cmocka_unit_test(test_timed),           cmocka_unit_test(test_port_events),
-	    cmocka_unit_test(test_qp_events),       cmocka_unit_test(test_cq_event),
-	    cmocka_unit_test(test_stale),           cmocka_unit_test(test_no_rtu),
-	    cmocka_unit_test(test_no_rtu_given_up),
+	    cmocka_unit_test(test_words),       cmocka_unit_test(test_cut),
+	    cmocka_unit_test(test_cut_peer),    cmocka_unit_test(test_lost),
+	    cmocka_unit_test(test_down),        cmocka_unit_test(test_remove),
+	    cmocka_unit_test(test_unplug),      cmocka_unit_test(test_timed),
+	    cmocka_unit_test(test_port_events), cmocka_unit_test(test_qp_events),
+	    cmocka_unit_test(test_cq_event),    cmocka_unit_test(test_stale),
+	    cmocka_unit_test(test_no_rtu),      cmocka_unit_test(test_no_rtu_given_up),
 	};
 
 	cmocka_set_test_filter(getenv("TV_ONLY"));
