@@ -228,12 +228,16 @@ static void set_time(int fd, int name, int64_t ns)
 		vkr_real.setsockopt(fd, SOL_SOCKET, name, &tv, sizeof(tv));
 }
 
-/* The socket's numbers are the kernel's from now on. */
-static void switch_sock(struct vkr_sock *s)
+/* The socket's numbers are the kernel's from now on; false if it is no longer connected. */
+static bool switch_sock(struct vkr_sock *s)
 {
 	int fd;
 
 	pthread_mutex_lock(&vkr_ctl_lock);
+	if (vkr_load(&s->state) != VKR_SOCK_CARRIED) {
+		pthread_mutex_unlock(&vkr_ctl_lock);
+		return false;
+	}
 	vkr_store_rel(&s->state, VKR_SOCK_PAIRED);
 	fd = vkr_file_number(&s->file);
 	if (fd >= 0) {
@@ -243,16 +247,17 @@ static void switch_sock(struct vkr_sock *s)
 	vkr_items_to_kernel(&s->file);
 	pthread_mutex_unlock(&vkr_ctl_lock);
 	vkr_info("descriptor %d: %s", fd, SHARED);
+	return true;
 }
 
 /* After it nobody takes bytes out of the stream but forward(); whoever waits for them is sent to the pair. */
 static void switch_on(struct vkr_pump *p)
 {
+	if (p->sock && !switch_sock(p->sock))
+		return;
 	p->on = true;
 	snprintf(vkr_stream_stats(p->stream)->reason, sizeof(vkr_stream_stats(p->stream)->reason), "%s", SHARED);
 	DL_APPEND(pumps, p);
-	if (p->sock)
-		switch_sock(p->sock);
 	vkr_watch_add(vkr_stream_pollable(p->stream), &p->watch);
 	vkr_stream_hand_over(p->stream);
 	watch_lib(p, EPOLL_CTL_MOD, EPOLLOUT);
@@ -422,15 +427,20 @@ static void pass_reset(struct vkr_pump *p)
 	pthread_mutex_unlock(&vkr_ctl_lock);
 }
 
-static void finish(struct vkr_pump *p)
+static void stop(struct vkr_pump *p)
 {
-	if (p->reset)
-		pass_reset(p);
 	vkr_watch_del(vkr_stream_pollable(p->stream), &p->watch);
 	run_cancel(p);
 	close_lib(p);
 	DL_DELETE(pumps, p);
 	p->on = false;
+}
+
+static void finish(struct vkr_pump *p)
+{
+	if (p->reset)
+		pass_reset(p);
+	stop(p);
 	if (p->sock)
 		return;
 	vkr_stream_close(p->stream, p->discard ? 0 : DRAIN_MS);
@@ -465,6 +475,8 @@ static void turn(struct vkr_pump *p)
 		if (!is_wanted(p))
 			return;
 		switch_on(p);
+		if (!p->on)
+			return;
 	}
 	more = move_out(p);
 	if (!p->named)
@@ -549,7 +561,8 @@ void vkr_pump_switch(struct vkr_sock *s)
 
 	if (p && !p->on && p->lib >= 0) {
 		switch_on(p);
-		turn(p);
+		if (p->on)
+			turn(p);
 	}
 	leave(cancel);
 }
@@ -577,6 +590,18 @@ bool vkr_pump_release(struct vkr_sock *s)
 	}
 	leave(cancel);
 	return taken;
+}
+
+void vkr_pump_drop(struct vkr_pump *p)
+{
+	int cancel = enter();
+
+	if (p->on)
+		stop(p);
+	else if (p->lib >= 0)
+		close_lib(p);
+	pump_free(p);
+	leave(cancel);
 }
 
 static size_t outq(struct vkr_pump *p)

@@ -31,6 +31,8 @@ void vkr_pump_new(struct vkr_sock *s, int fd);
 /* The last number of s in this process is gone. True: others have the descriptor still, the stream is theirs from now
  * on and ends with their last copy. */
 bool vkr_pump_release(struct vkr_sock *s);
+/* Taken out of s->pump: its connection was dissolved, for every holder. The stream stays the caller's. */
+void vkr_pump_drop(struct vkr_pump *p);
 /* Returns when the pair is in use. No lock held. */
 void vkr_pump_switch(struct vkr_sock *s);
 /* Bytes in the pair that the stream has not taken yet. */

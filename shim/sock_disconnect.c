@@ -7,6 +7,7 @@
 #include "epset.h"
 #include "guard.h"
 #include "libc_real.h"
+#include "pump.h"
 #include "sock.h"
 #include "socket.h"
 
@@ -60,6 +61,7 @@ static int carried_end(struct vkr_sock *s)
 int vkr_sock_disconnect(struct vkr_sock *s)
 {
 	struct vkr_stream *stream = NULL;
+	struct vkr_pump *pump = NULL;
 	enum vkr_sock_state was;
 	int r = 0;
 
@@ -78,9 +80,13 @@ int vkr_sock_disconnect(struct vkr_sock *s)
 		vkr_store_rel(&s->state, VKR_SOCK_TCP);
 		vkr_items_return(&s->file);
 		vkr_pair_free(s);
+		pump = s->pump;
+		s->pump = NULL;
 		vkr_stream_keep(s, stream);
 	}
 	pthread_mutex_unlock(&vkr_ctl_lock);
+	if (pump)
+		vkr_pump_drop(pump);
 	if (stream)
 		vkr_stream_shutdown(stream, SHUT_RDWR);
 	return r;
