@@ -13,7 +13,8 @@
 #include <string.h>
 #include <sys/epoll.h>
 
-#define PROOF_SERVER_NS (1000 * VKR_MS)
+/* A server that is busy with a script, say, answers after it. Who exits waits less (vkr_engine_flush()). */
+#define PROOF_SERVER_NS (10000 * VKR_MS)
 #define PROOF_CLIENT_NS (100 * VKR_MS)
 /* TCP's FIN_WAIT2, shorter: how long a closed end stays to answer data with Reset when the peer does not close. */
 #define LINGER_NS (1000 * VKR_MS)
@@ -166,7 +167,7 @@ static bool proof_done(const struct vkr_stream *s, bool lingering)
 static void proof_begin(struct vkr_stream *s)
 {
 	bool server = s->role == VKR_ROLE_CONNECT, wait = false;
-	int64_t ns = server ? PROOF_SERVER_NS : PROOF_CLIENT_NS;
+	int64_t ns = server ? vkr_min(PROOF_SERVER_NS, s->drain_ns) : PROOF_CLIENT_NS;
 
 	pthread_mutex_lock(&s->p.lock);
 	if (s->peer_kind == VKR_PEER_NATIVE && !s->abort && !s->peer_closed && !s->broken) {

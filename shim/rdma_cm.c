@@ -266,7 +266,8 @@ static void on_response(struct vkr_stream *s, const struct vkr_cm_event *e)
 		return;
 	}
 	if (vkr_stream_verbs_connect(s) || vkr_verbs.rdma_establish(s->id)) {
-		connect_over(s, EIO, "the connection's queue pair could not be set up");
+		/* Mostly the peer has gone again. */
+		connect_over(s, ECONNRESET, "the connection's queue pair could not be set up");
 		return;
 	}
 	vkr_timer_cancel(&s->timer);

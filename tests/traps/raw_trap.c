@@ -106,16 +106,20 @@ static void serve_length(char **arg)
 static void serve_late(char **arg)
 {
 	unsigned i;
+	bool asked;
 
 	rp_pump(&p, (int)num(arg[0]));
 	p.no_receives = false;
 	for (i = 0; i < RP_RECVS; i++)
 		rp_post_recv(&p, i);
 	rp_register(&p);
-	printf("asked %d\n", rp_wait_bytes(&p, 1, 5000));
-	rp_wait(&p, &p.registers, 1, 5000);
-	rp_data(&p, answer, ANSWER);
-	rp_pump(&p, 500);
+	asked = rp_wait_bytes(&p, 1, 3000);
+	printf("asked %d\n", asked);
+	fflush(stdout);
+	if (asked && rp_wait(&p, &p.registers, 1, 5000)) {
+		rp_data(&p, answer, ANSWER);
+		rp_pump(&p, 500);
+	}
 }
 
 static void serve_leave(char **arg)

@@ -3,13 +3,13 @@
 import os
 import time
 
-from traps import HERE, HOST, SLOW, Trap, harness, main
+from traps import HERE, HOST, SLOW, SOFT, Trap, harness, main
 
 N = 400
 
 
 class Close(Trap):
-    def leaves(self, client, server, port, seconds=1.5):
+    def leaves(self, client, server, port, seconds):
         """
         A client that writes while the server is busy, and closes. How many of its commands count? Another client wants in
         before, so that the server looks at its connection events first when it comes back.
@@ -38,12 +38,12 @@ class Close(Trap):
     def test_t9_client_leaves(self):
         """The server has received everything and read nothing when the client goes."""
         s = self.native_server()
-        got = self.leaves(self.native_client(s.rdma, 'leave', N, go=False), s, s.rdma)
+        got = self.leaves(self.native_client(s.rdma, 'leave', N, go=False), s, s.rdma, 1.5)
         self.native(got < N, f'{N} commands and a close to a busy server: {got} are carried out')
 
         s = self.native_server()
         c = self.shim_client(s.rdma, 'leave', N, go=False)
-        self.assertEqual(self.leaves(c, s, s.rdma), N)
+        self.assertEqual(self.leaves(c, s, s.rdma, 3 if SOFT else 1.5), N)
         self.carried(c, 'out')
         self.shim(f'a shimmed client of a native server: {N} are')
 
@@ -74,8 +74,9 @@ class Close(Trap):
         size = 600001
         s = self.native_server()
         s.plain()('SET', 'trap', b'x' * size)
-        got, how = self.fetched(self.native_client(s.rdma, 'held', 'trap', 50))
-        self.native(got != str(size), f'GET and QUIT of {size} bytes, a client that is late by 50 ms: it has {got} ({how})')
+        late = 300 * SLOW
+        got, how = self.fetched(self.native_client(s.rdma, 'held', 'trap', late))
+        self.native(got != str(size), f'GET and QUIT of {size} bytes, a client that is late by {late} ms: it has {got} ({how})')
 
         for case in ('held', 'fetch'):
             c = self.shim_client(s.rdma, case, 'trap', 500)
@@ -85,8 +86,8 @@ class Close(Trap):
 
         s = self.server()
         s.plain()('SET', 'trap', b'x' * size)
-        self.assertEqual(self.fetched(self.native_client(s.port, 'held', 'trap', 50))[0], str(size))
-        self.shim(f'a native client of a shimmed server: {size} bytes')
+        self.assertEqual(self.fetched(self.native_client(s.port, 'held', 'trap', 50 if SOFT else 1))[0], str(size))
+        self.shim(f'a native client of a shimmed server, a little late: {size} bytes')
 
     # ------------------------------------------------------------ T10
 
@@ -94,7 +95,7 @@ class Close(Trap):
         """A reply comes while the client writes: does its descriptor say so?"""
         s = self.native_server()
         readable = self.told(self.native_client(s.rdma, 'event'), 'readable')
-        self.native(readable == '0', f'a reply that came in time, poll() for 2 s: {"nothing" if readable == "0" else "readable"}')
+        self.native(readable == '0', f'a reply that came in time, poll() for 1 s: {"nothing" if readable == "0" else "readable"}')
 
         c = self.shim_client(s.rdma, 'event')
         self.assertEqual(self.told(c, 'readable'), '1')
@@ -139,10 +140,11 @@ class Close(Trap):
         s = self.native_server('--protected-mode', 'yes', bind='127.0.0.2')
         c = self.spawn([harness.PYTHON, os.path.join(HERE, 'bound.py'), '127.0.0.1', '127.0.0.2', s.rdma],
                        s.rdma)
-        self.assertEqual(self.finish(c, 20), b"connected\nread b''\n")
+        said = self.finish(c, 20).decode()
+        self.assertIn(said, ["connected\nread b''\n", 'connected\nECONNRESET\n', 'ECONNRESET\n'])
         self.assertEqual(s.plain()('PING'), 'PONG')
         self.proofs += 1
-        self.shim('a shimmed client of a native server in protected mode: the end, at once')
+        self.shim(f'a shimmed client of a native server in protected mode: {said.split()[-1]}, at once')
 
 
 if __name__ == '__main__':

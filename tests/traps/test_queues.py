@@ -102,8 +102,8 @@ class Queues(Trap):
         return sum(heard), done[0], done[1] if len(done) > 1 else ''
 
     def test_t6_send_queue(self):
-        """A subscriber that is busy while 3,000 messages are published: 1,024 receives and 1,024 sends are not enough."""
-        n = 3000
+        """A subscriber that is busy while 3,000 messages and more are published: 1,024 receives and 1,024 sends are not enough."""
+        n = 3000 if SLOW == 1 else 3500  # rxe rounds the 1,024 sends up to 2,047
         s = self.native_server()
         heard, got, how = self.subscribed(self.native_client(s.rdma, 'subscribe', n), s, n)
         self.native(got != str(n), f'{n} messages to a subscriber that is busy: it gets {got} ({how}); the server counted it '

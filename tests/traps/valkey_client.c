@@ -164,10 +164,10 @@ static void run_event(void)
 	ping();
 	valkeyAppendCommand(c, "PING");
 	flush();
-	pause_ms(300); /* the reply is here */
+	pause_ms(300); /* the reply has come */
 	valkeyAppendFormattedCommand(c, half, sizeof(half) - 1);
 	flush();
-	n = poll(&f, 1, 2000);
+	n = poll(&f, 1, 1000); /* a keepalive, each 3 s, would be an event too */
 	printf("readable %d\n", n > 0);
 	fflush(stdout);
 	freeReplyObject(take());
