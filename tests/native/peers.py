@@ -76,7 +76,8 @@ class Case(harness.Case):
     def launch(self, client, argv, server, env=None, **kwargs):
         """A client in the background: under the shim, which may not fall back, or as it is."""
         if client.shimmed:
-            return self.spawn(argv, server.rdma, env, **kwargs)
+            # A native server that frees a hundred connections answers nobody meanwhile; on a busy machine for seconds.
+            return self.spawn(argv, server.rdma, {'VKRDMA_CONNECT_TIMEOUT': '20000', **(env or {})}, **kwargs)
         for stream in ('stdin', 'stdout', 'stderr'):
             kwargs.setdefault(stream, subprocess.DEVNULL if stream == 'stdin' else subprocess.PIPE)
         return self.track(subprocess.Popen([str(a) for a in argv], env=native_env(env), bufsize=0,
