@@ -124,9 +124,10 @@ struct vkr_device *vkr_device_get(struct ibv_context *verbs)
 	device_guard(dev);
 	vkr_store_rel(&dev->channel_fd, channel->fd);
 	pthread_mutex_unlock(&dev->event_lock);
-	vkr_devices[index] = dev;
-	if (index == atomic_load(&vkr_n_devices))
+	if (index == atomic_load(&vkr_n_devices)) {
+		vkr_devices[index] = dev;
 		atomic_store(&vkr_n_devices, index + 1);
+	}
 	atomic_fetch_add(&vkr_engine_changes, 1);
 	pthread_mutex_unlock(&vkr_devices_lock);
 	return dev;
@@ -170,9 +171,10 @@ static struct vkr_cq *cq_new(struct vkr_device *dev, int i, int entries)
 	c->failed = false;
 	vkr_cq_arm(c);
 	pthread_mutex_unlock(&c->lock);
-	dev->cqs[i] = c;
-	if (i == atomic_load(&dev->n_cqs))
+	if (i == atomic_load(&dev->n_cqs)) {
+		dev->cqs[i] = c;
 		atomic_store(&dev->n_cqs, i + 1);
+	}
 	pthread_mutex_unlock(&vkr_devices_lock);
 	vkr_gauge_add(&vkr_stats->cqs, 1);
 	return c;

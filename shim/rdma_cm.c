@@ -372,8 +372,30 @@ int vkr_connect_start(const struct sockaddr *local, const struct sockaddr *peer,
 
 /* ------------------------------------------------------------------ events */
 
+/* An attempt that has broken, its device removed perhaps, goes no further: its end is queued. */
+static bool goes_on(struct vkr_stream *s)
+{
+	bool broken;
+
+	pthread_mutex_lock(&s->p.lock);
+	broken = s->broken;
+	pthread_mutex_unlock(&s->p.lock);
+	return !broken;
+}
+
 static void stream_event(struct vkr_stream *s, const struct vkr_cm_event *e)
 {
+	switch (e->type) {
+	case RDMA_CM_EVENT_ADDR_RESOLVED:
+	case RDMA_CM_EVENT_ROUTE_RESOLVED:
+	case RDMA_CM_EVENT_CONNECT_RESPONSE:
+	case RDMA_CM_EVENT_ESTABLISHED:
+		if (!goes_on(s))
+			return;
+		break;
+	default:
+		break;
+	}
 	switch (e->type) {
 	case RDMA_CM_EVENT_ADDR_RESOLVED:
 		on_addr_resolved(s);

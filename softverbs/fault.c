@@ -16,7 +16,7 @@ static struct {
 	unsigned unreachable_ms;
 } f;
 
-bool sv_faults;
+_Atomic bool sv_faults;
 
 static _Atomic long seen[4];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -201,7 +201,7 @@ static bool parse_word(const char *w)
 	} else {
 		return false;
 	}
-	sv_faults = true;
+	sv_store(&sv_faults, true);
 	return true;
 }
 
