@@ -123,7 +123,15 @@ ctest --test-dir "$build" --show-only=json-v1 >"$out/ctest.json"
 if [ $action = names ]; then
 	exec "${runner[@]}" --names
 fi
-"${runner[@]}" --names >/dev/null # an unknown name is told before anything starts
+names=$("${runner[@]}" --names) # an unknown name is told before anything starts
+# Peers that are built from source are built here: the guest is slow, and has no network.
+if grep -qE '^[a-z]+  (native|traps)\.' <<<"$names"; then
+	native=("$root/scripts/build-native.sh")
+	[ $install = yes ] || native+=(--no-install)
+	"${native[@]}" --cached >/dev/null 2>&1 || say "building Valkey with native RDMA"
+	"${native[@]}" >/dev/null || fail "the native peers could not be built"
+	[ $list = core ] || "${native[@]}" --variant keepalive-fast >/dev/null || fail "the native peers could not be built"
+fi
 
 if [ $mode = native ]; then
 	[ $action != shell ] || fail "--shell is for the guest"

@@ -26,6 +26,17 @@ def device_up():
     run(os.path.join(HERE, 'device.sh'), 'up')
 
 
+def device_works():
+    """Whether connections can be made at all, by rdma-core's own program."""
+    return subprocess.run([os.path.join(HERE, 'rping.sh')], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL, timeout=60, check=False).returncode == 0
+
+
+def device_renew():
+    run('rdma', 'link', 'delete', RDMADEV)
+    device_up()
+
+
 def held():
     """What the kernel says programs hold of the device: {'qp': 2, ...}; None when there is no such device."""
     for d in json.loads(run('rdma', '-j', 'resource', 'show')):

@@ -7,7 +7,8 @@ for address in "$BED_ADDR4" "$BED_ADDR6"; do
 	server=$!
 	trap 'kill $server 2>/dev/null' EXIT
 	for _ in $(seq 50); do
-		rping -c -a "$address" -C 10 && break
+		timeout 10 rping -c -a "$address" -C 10 && break
+		[ $? != 124 ] || exit 1 # nobody answers
 		sleep 0.2
 	done
 	wait $server

@@ -60,8 +60,21 @@ class Device(bed.Case):
         self.nothing_left(s)
         self.assertEqual(s.plain()('PING'), 'PONG')
         bed.device_up()
+        # Where a connection was open as the link went down, soft-RoCE of Linux 6.1 never makes one again (its own queue pair
+        # for management has died of a packet that could not leave): the device is taken away and made anew.
+        if not bed.device_works():
+            print('(made anew)', end=' ', flush=True)
+            bed.device_renew()
+        self.comes_back(s)
+
+    def comes_back(self, s):
+        """The server, which was never restarted, answers over RDMA again."""
         since = time.monotonic()
-        self.assertEqual(self.ask(s, 'GET', 'kept'), b'value\n', 'RDMA after the link is up again')
+
+        def again():
+            p = self.spawn([self.tool(s), '-h', harness.HOST, '-p', s.port, 'GET', 'kept'], s.port)
+            return self.finish(p, 20, expect=None) == b'value\n' and p.returncode == 0
+        harness.wait('RDMA once more', again, 60, 1)
         print(f'(back within {time.monotonic() - since:.1f} s)', end=' ', flush=True)
 
     def test_link_down_valkey(self):
@@ -92,11 +105,7 @@ class Device(bed.Case):
         print(text.strip().splitlines()[-1])
         # And when a device is there again the same server takes to it.
         bed.device_up()
-
-        def again():
-            p = self.spawn([self.tool(s), '-h', harness.HOST, '-p', s.port, 'GET', 'kept'], s.port)
-            return self.finish(p, 20, expect=None) == b'value\n' and p.returncode == 0
-        harness.wait('RDMA on the new device', again, 40, 1)
+        self.comes_back(s)
 
     def test_removed_idle(self):
         """The same with a listener alone: nobody is connected."""
@@ -106,6 +115,8 @@ class Device(bed.Case):
         bed.run('rdma', 'link', 'delete', bed.RDMADEV, timeout=30)
         harness.wait('the server to close the device', lambda: not any('uverbs' in k for k in bed.device_files(s.pid)), 20)
         self.assertEqual(s.plain()('GET', 'kept'), b'value')
+        bed.device_up()
+        self.comes_back(s)
 
 
 if __name__ == '__main__':

@@ -74,5 +74,5 @@ try:
         print('ready', flush=True)
         globals()['wait_' + HOW](sock)
     print('end')
-except ConnectionError as e:
+except OSError as e:  # of a lost link it is TimeoutError
     print(type(e).__name__)
