@@ -140,7 +140,7 @@ class Runner:
     def __init__(self, options):
         self.options, self.device = options, Device()
         self.count = {'PASS': 0, 'FAIL': 0, 'SKIP': 0}
-        self.problems = []
+        self.problems, self.totals = [], {}
         self.table = open(os.path.join(options.out, 'table'), 'w', encoding='utf-8')
 
     def say(self, text):
@@ -225,15 +225,18 @@ class Runner:
             self.count['SKIP'] += 1
             self.say(f'SKIP  {test.name:34s} it would break a device that is not the test bed\'s own')
             return
-        before, packets = self.device.held(), self.device.packets() or (0, 0)
+        before, packets, counters = self.device.held(), self.device.packets() or (0, 0), self.device.counters()
         start = time.monotonic()
         with open(log_path, 'wb') as log:
             code, left = self.wait(test, self.command(test, log, proof))
         seconds = time.monotonic() - start
         after = self.device.packets() or (0, 0)
-        moved = abs(sum(after) - sum(packets))
+        moved = sum(after) - sum(packets)
         if 'own' in test.needs:
+            if moved <= 0:  # a new device, that counts from nothing
+                moved, counters = sum(after), {}
             self.device.mend()
+        self.total(counters)
         why = self.judge(test, code, left, log_path, moved, self.settled(before))
         with open(log_path, encoding='utf-8', errors='replace') as f:
             lines = f.read().splitlines()
@@ -250,21 +253,22 @@ class Runner:
                 print('      | ' + line[:300])
             print(f'      (all of it: {log_path})', flush=True)
 
-    def proof(self, before):
-        after = self.device.counters()
+    def total(self, before):
+        for name, value in self.device.counters().items():
+            self.totals[name] = self.totals.get(name, 0) + value - before.get(name, 0)
+
+    def proof(self):
         self.say(f'\nPackets and events counted by {self.device.name} over all tests:')
-        for name, value in after.items():
-            delta = value - before.get(name, 0)
-            if delta:
-                self.say(f'  {name:28s} {delta:10d}')
+        for name, value in self.totals.items():
+            if value > 0 and name != 'lifespan':
+                self.say(f'  {name:28s} {value:10d}')
 
     def run(self, tests):
-        counters = self.device.counters()
         self.say(f'{"":6s}{"test":34s} {"time":>8s}  {"packets":>8s}  {"immediates in/out":>17s}')
         start = time.monotonic()
         for test in tests:
             self.one(test)
-        self.proof(counters)
+        self.proof()
         self.say(f'\n{self.count["PASS"]} passed, {self.count["FAIL"]} failed, {self.count["SKIP"]} skipped in '
                  f'{time.monotonic() - start:.0f} s')
         for text in self.problems:

@@ -55,19 +55,23 @@ bool tv_strict(void)
 	return s && *s == '1';
 }
 
-unsigned tv_scale(void)
-{
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-	return 4;
+#define SLOWER 4
 #elif defined(__has_feature)
 #if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
-	return 4;
-#else
-	return 1;
+#define SLOWER 4
 #endif
-#else
-	return 1;
 #endif
+#ifndef SLOWER
+#define SLOWER 1
+#endif
+
+unsigned tv_scale(void)
+{
+	const char *s = getenv("TV_SCALE");
+	int n = s ? atoi(s) : 1;
+
+	return SLOWER * (n > 0 ? (unsigned)n : 1);
 }
 
 /* A child of a process with threads has threads of its own when it opens the device. ThreadSanitizer asks this. */

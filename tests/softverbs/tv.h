@@ -13,6 +13,7 @@
  *                  a polled completion, EINVAL for a post in RESET, ...)
  *   TV_ADDR4/6     addresses that a device stands behind; 127.0.0.1 and ::1 unless set
  *   TV_GID         GID index; the first non-zero one unless set
+ *   TV_SCALE       how many times longer than usual everything may take (an emulated processor)
  *   TV_ONLY        run only the tests that match this pattern (test_str*)
  */
 #ifndef TV_H
