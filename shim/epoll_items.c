@@ -67,7 +67,7 @@ static void item_post(struct vkr_item *it)
 
 	pthread_mutex_lock(&set->lock);
 	vkr_ready_add(set, it);
-	wake = set->sleepers && !set->signaled;
+	wake = vkr_load(&set->sleepers) && !set->signaled;
 	if (wake)
 		set->signaled = true;
 	pthread_mutex_unlock(&set->lock);

@@ -18,7 +18,7 @@ struct vkr_epset {
 	_Atomic uint32_t n_ready;
 	_Atomic bool mixed;    /* holds something the kernel knows nothing of */
 	bool signaled;         /* the eventfd was written and not read yet; under lock */
-	int sleepers;          /* under lock */
+	_Atomic int sleepers;  /* changed under lock */
 	_Atomic int in_kernel; /* threads that sleep in the kernel's wait alone: the set was not mixed */
 	int n_inner;           /* sets among the duals */
 	_Atomic int n_heirs;   /* inherited streams among the items that the kernel's set does not have yet */

@@ -29,14 +29,28 @@
 
 #define KERNEL_EVERY_NS 50000 /* how long ready streams may keep a wait from asking the kernel */
 
-static void efd_drain(struct vkr_epset *set)
+/* True: somebody who sleeps was meant, and is to be woken once more by efd_renew(). */
+static bool efd_drain(struct vkr_epset *set)
 {
+	bool others;
 	uint64_t n;
 
 	pthread_mutex_lock(&set->lock);
 	if (vkr_real.read(set->efd, &n, sizeof(n)) == sizeof(n) || set->signaled)
 		set->signaled = false;
+	others = (vkr_load(&set->sleepers) && vkr_load(&set->n_ready)) || atomic_load(&set->in_kernel);
 	pthread_mutex_unlock(&set->lock);
+	return others;
+}
+
+static void efd_renew(struct vkr_epset *set)
+{
+	uint64_t one = 1;
+
+	pthread_mutex_lock(&set->lock);
+	set->signaled = true;
+	pthread_mutex_unlock(&set->lock);
+	(void)!vkr_real.write(set->efd, &one, sizeof(one));
 }
 
 /* ------------------------------------------------------------------ collecting */
@@ -130,7 +144,9 @@ static int strip_markers(struct vkr_epset *set, struct epoll_event *evs, int n)
 			continue;
 		}
 		if (which == 0) {
-			efd_drain(set);
+			efd_drain(set); /* the caller takes what is there; */
+			if (vkr_unlikely(atomic_load(&set->in_kernel)))
+				efd_renew(set); /* others are to learn that the set is mixed now */
 			continue;
 		}
 		if (nfds < 0)
@@ -167,15 +183,14 @@ bool vkr_epset_ready(struct vkr_epset *set)
 	struct vkr_epset *inner[INNER_MAX];
 	struct pollfd p = {.events = POLLIN};
 	struct vkr_item *it;
-	bool any = false;
+	bool any = false, renew;
 	int n = 0, i;
 
 	if (!vkr_load(&set->mixed) || vkr_epset_peek(set))
 		return true;
-	efd_drain(set);
+	renew = efd_drain(set);
 	channels_drain();
-	if (vkr_epset_peek(set))
-		return true;
+	any = vkr_epset_peek(set);
 	pthread_mutex_lock(&vkr_ctl_lock);
 	p.fd = vkr_epset_fd(set);
 	DL_FOREACH2(set->duals, it, next)
@@ -190,7 +205,10 @@ bool vkr_epset_ready(struct vkr_epset *set)
 		any |= vkr_epset_ready(inner[i]); /* which also puts its markers to rest */
 		vkr_file_put(&inner[i]->file);
 	}
-	return any || p.fd < 0 || vkr_real.poll(&p, 1, 0) > 0;
+	any = any || p.fd < 0 || vkr_real.poll(&p, 1, 0) > 0;
+	if (renew)
+		efd_renew(set);
+	return any;
 }
 
 static bool event_stands(struct vkr_epset *set, const struct epoll_event *ev)
@@ -303,7 +321,7 @@ static void sleep_done(struct vkr_epset **asleep)
 
 	vkr_engine_sleep_end();
 	pthread_mutex_lock(&set->lock);
-	set->sleepers--;
+	vkr_store(&set->sleepers, vkr_load(&set->sleepers) - 1);
 	pthread_mutex_unlock(&set->lock);
 }
 
@@ -316,7 +334,7 @@ static int sleep_once(struct vkr_epset *set, int epfd, struct epoll_event *evs, 
 	/* Counted after our own last poll, so that what that poll finds makes no noise. */
 	vkr_engine_sleep_begin();
 	pthread_mutex_lock(&set->lock);
-	set->sleepers++;
+	vkr_store(&set->sleepers, vkr_load(&set->sleepers) + 1);
 	pthread_mutex_unlock(&set->lock);
 	{
 		VKR_CLEANUP(sleep_done) struct vkr_epset *asleep = set;
@@ -493,5 +511,9 @@ int vkr_epoll_wait(int epfd, struct epoll_event *evs, int max, const struct time
 	}
 	if (!good_events(evs, max))
 		return -EFAULT;
-	return mixed_wait(set, epfd, evs, max, deadline, mask);
+	r = mixed_wait(set, epfd, evs, max, deadline, mask);
+	/* What the caller leaves, because it had no room or because it is still ready, is for the next who sleeps. */
+	if (r > 0 && vkr_load(&set->n_ready) && vkr_unlikely(vkr_load(&set->sleepers)))
+		efd_renew(set);
+	return r;
 }

@@ -397,6 +397,7 @@ int call_finish(struct world *w, struct job *job, char *buf, size_t size)
 				w->slots[i].nonblock = op->n;
 		break;
 	case DIFF_SHUTDOWN:
+		w->torn = true;
 		if (job->what == SLOT_END && !job->ret && op->n != SHUT_WR)
 			w->ends[job->end].rd_shut = true;
 		break;

@@ -40,19 +40,6 @@ static bool is_sleep(enum diff_kind kind)
 	return kind == DIFF_EPSLEEP;
 }
 
-static bool is_bigsend(enum diff_kind kind)
-{
-	return kind == DIFF_BIGSEND;
-}
-
-bool call_any_stuffed(struct world *w)
-{
-	for (int i = 0; i < w->end_count; i++)
-		if (w->ends[i].stuffed)
-			return true;
-	return false;
-}
-
 /* The kernel's poll looks a number up again at each turn, and says NVAL; docs/semantics.md, "Signals and threads". */
 static bool polled(struct world *w, int fd)
 {
@@ -63,6 +50,27 @@ static bool polled(struct world *w, int fd)
 		    (job->op.kind == DIFF_WAITPOLL || job->op.kind == DIFF_WAITSELECT))
 			return true;
 	}
+	return false;
+}
+
+static bool sets_polled(struct world *w)
+{
+	for (int i = DIFF_SOCKETS; i < DIFF_SLOTS; i++)
+		if (w->slots[i].fd >= 0 && polled(w, w->slots[i].fd))
+			return true;
+	return false;
+}
+
+static bool is_bigsend(enum diff_kind kind)
+{
+	return kind == DIFF_BIGSEND;
+}
+
+bool call_any_stuffed(struct world *w)
+{
+	for (int i = 0; i < w->end_count; i++)
+		if (w->ends[i].stuffed)
+			return true;
 	return false;
 }
 
@@ -131,6 +139,13 @@ const char *call_unfit(struct world *w, const struct diff_op *op)
 	     op->kind == DIFF_SELECT) &&
 	    call_any_stuffed(w))
 		return "OUT is the transport's own now";
+	/* Whether a set is still ready when those who poll it look depends on who of the set's own waiters was there
+	 * first. */
+	if ((op->kind == DIFF_WAITPOLL || op->kind == DIFF_WAITSELECT) &&
+	    (s->what == SLOT_SET || b->what == SLOT_SET) && pending(w, is_sleep, -1, 0))
+		return "another waits";
+	if (op->kind == DIFF_EPSLEEP && sets_polled(w))
+		return "the set is polled";
 	if (op->kind == DIFF_WAITPOLL && !(op->flags & EPOLLIN) && (s->what == SLOT_SET || b->what == SLOT_SET))
 		return "the kernel wakes those who poll a set with IN only";
 	if (op->kind == DIFF_ACCEPT) {
@@ -144,6 +159,8 @@ const char *call_unfit(struct world *w, const struct diff_op *op)
 	}
 	if (sleeps && !op->thread)
 		return "would sleep";
+	if (sleeps && is_read((enum diff_kind)op->kind) && e && pending(w, is_consumer, SLOT_END, e->peer))
+		return "the other end sleeps too";
 	if (sleeps && is_consumer((enum diff_kind)op->kind) && pending(w, is_wait, -1, 0))
 		return "others wait";
 	if (is_wait((enum diff_kind)op->kind) && pending(w, is_consumer, -1, 0))

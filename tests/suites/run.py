@@ -40,6 +40,7 @@ class Mode:
         shutil.rmtree(self.dir, ignore_errors=True)
         os.makedirs(self.dir)
         self.log = os.path.join(self.dir, 'vkrdma.log')
+        self.only = None  # some tests, once more
 
     def env(self, **more):
         env = dict(os.environ, PYTHONDONTWRITEBYTECODE='1', LC_ALL='C.UTF-8', **more)
@@ -129,7 +130,9 @@ def free_port():
 
 def unittests(mode, modules, path=None, limit=60, timeout=1500, **env):
     """A test that hangs or kills the interpreter costs that one test: run_unittests.py goes on behind it."""
-    out = os.path.join(mode.dir, 'results')
+    out = os.path.join(mode.dir, 'results' if not mode.only else 'again')
+    if mode.only:
+        env['VKR_SUITE_ONLY'] = ' '.join(mode.only)
     if path:
         env['PYTHONPATH'] = path
     for _ in range(20):
@@ -375,14 +378,22 @@ def explanation(known, name, test):
 
 
 def run_suite(name, work):
-    results, evidence = {}, None
+    results, evidence, again = {}, None, []
     for which in ('native', 'carried'):
         mode = Mode(name, which, work)
         started = time.monotonic()
         results[which] = SUITES[name](mode, work)
         print(f'  {name}, {which}: {time.monotonic() - started:.0f} s', flush=True)
         evidence = mode.evidence()
-    return results['native'], results['carried'], evidence
+    native, carried = results['native'], results['carried']
+    # Many of these tests have time limits of their own, and a busy machine: those that failed carried have one more try.
+    mode.only = sorted(t for t, v in native.items() if v == 'ok' and carried.get(t) != 'ok')
+    if mode.only:
+        for test, result in SUITES[name](mode, work).items():
+            if test in mode.only and result == 'ok':
+                carried[test] = 'ok'
+                again.append(test)
+    return native, carried, evidence, again
 
 
 def main():
@@ -402,7 +413,7 @@ def main():
     rows, differences, known, bad = [], [], explained(), 0
     for name in args.names or SUITES:
         try:
-            native, carried, (rdma, tcp, why) = run_suite(name, work)
+            native, carried, (rdma, tcp, why), again = run_suite(name, work)
         except Skip as e:
             rows.append((name, 'skipped:', str(e)))
             continue
@@ -411,6 +422,7 @@ def main():
                      both, rdma, tcp))
         for reason, n in why.most_common():
             differences.append(f'{name}: {n} connections by TCP: {reason}')
+        differences += [f'{name}: {test}: passed carried at the second try' for test in again]
         for test in sorted(set(native) | set(carried)):
             a, b = native.get(test, 'missing'), carried.get(test, 'missing')
             if a == b or (a != 'ok' and b == 'ok'):

@@ -76,7 +76,7 @@ def main():
         with open(path) as f:
             done = {line.split(None, 1)[1].strip() for line in f if ' ' in line}
     out = open(path, 'a', buffering=1)
-    only = os.environ.get('VKR_SUITE_ONLY')
+    only = set(os.environ.get('VKR_SUITE_ONLY', '').split())
     tests = []
     for name in modules:
         try:
@@ -86,7 +86,7 @@ def main():
             out.write(f'skip {name}\n')
             continue
         found = list(flatten(unittest.defaultTestLoader.loadTestsFromModule(module)))
-        tests += [t for t in found if t.id() not in done and (not only or only in t.id())]
+        tests += [t for t in found if t.id() not in done and (not only or t.id() in only)]
     result = Result(out)
     unittest.TestSuite(tests).run(result)
     faulthandler.cancel_dump_traceback_later()
