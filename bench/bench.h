@@ -86,10 +86,9 @@ static inline void bench_print(struct bench_rounds *r, const char *kind, const c
 	}
 	qsort(r->sample, n, sizeof(*r->sample), bench_order);
 	printf("{\"kind\": \"%s\", \"mode\": \"%s\", \"size\": %zu, \"rounds\": %llu, \"mean_us\": %.3f, \"p50_us\": "
-	       "%.3f, "
-	       "\"p99_us\": %.3f}\n",
+	       "%.3f, \"p99_us\": %.3f, \"p999_us\": %.3f}\n",
 	       kind, mode, size, (unsigned long long)r->rounds, seconds * 1e6 / (double)r->rounds,
-	       r->sample[n / 2] / 1e3, r->sample[n * 99 / 100] / 1e3);
+	       r->sample[n / 2] / 1e3, r->sample[n * 99 / 100] / 1e3, r->sample[n * 999 / 1000] / 1e3);
 	fflush(stdout);
 }
 

@@ -61,9 +61,9 @@ class Bench:
     def program(self, name):
         return os.path.join(self.build, 'bench', name)
 
-    def env(self, kind, port=None, shim=None):
+    def env(self, kind, port=None, shim=None, extra=()):
         """kind: plain, shim (a carried client, no fall-back), serve (a carried server, TCP on the same port), verbs (native
-        RDMA on the same provider)."""
+        RDMA on the same provider). extra: pairs of name and value."""
         env = {k: v for k, v in os.environ.items() if not k.startswith('VKRDMA_') and k != 'LD_PRELOAD'}
         if kind == 'shim':
             env.update(LD_PRELOAD=shim or self.shim, VKRDMA_PROVIDER=self.provider, VKRDMA_CONNECT=str(port), VKRDMA_FALLBACK='none')
@@ -71,13 +71,14 @@ class Bench:
             env.update(LD_PRELOAD=shim or self.shim, VKRDMA_PROVIDER=self.provider, VKRDMA_LISTEN=str(port))
         elif kind == 'verbs' and self.provider == 'soft':
             env['LD_LIBRARY_PATH'] = os.path.join(self.build, 'softlib')
+        env.update(extra)
         return env
 
-    def spawn(self, argv, kind, port=None, shim=None, **kwargs):
+    def spawn(self, argv, kind, port=None, shim=None, extra=(), **kwargs):
         kwargs.setdefault('stdin', subprocess.DEVNULL)
         kwargs.setdefault('stdout', subprocess.PIPE)
         kwargs.setdefault('stderr', subprocess.PIPE)
-        p = subprocess.Popen([str(a) for a in argv], env=self.env(kind, port, shim), text=True, cwd=self.dir,
+        p = subprocess.Popen([str(a) for a in argv], env=self.env(kind, port, shim, extra), text=True, cwd=self.dir,
                              preexec_fn=die_with_parent, **kwargs)
         self.procs.append(p)
         return p
@@ -112,13 +113,17 @@ class Bench:
                 p.wait()
         shutil.rmtree(self.dir, ignore_errors=True)
 
-    def totals(self, pid):
-        """The counters of a shimmed process, closed connections included."""
+    def process(self, pid):
+        """What vkrdma-stat says of a shimmed process."""
         out = subprocess.run([self.stat, '--json'], capture_output=True, text=True, timeout=30, check=False).stdout
         for p in json.loads(out or '{"processes": []}')['processes']:
             if p['pid'] == pid:
-                return p['totals']
+                return p
         raise Failed(f'vkrdma-stat does not know process {pid}')
+
+    def totals(self, pid):
+        """Its counters, closed connections included."""
+        return self.process(pid)['totals']
 
     def immediates(self, pid):
         t = self.totals(pid)

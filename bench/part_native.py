@@ -5,12 +5,12 @@ import re
 import subprocess
 
 from common import Failed, free_port, pairs, progress, size_name, summary, wait_port
+from stock import LEVELS, parse, thousands
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..')
 WAYS = ('tcp', 'native-native', 'shim-native', 'native-shim', 'shim-shim')  # client-server
-COMBOS = [(c, p, s) for s in (64, 1024, 4096, 16384, 65536) for c, p in ((1, 1), (50, 1), (50, 16))]
+COMBOS = [(c, p, s) for s in (64, 1024, 4096, 16384, 65536) for c, p in ((1, 1), (10, 1), (50, 1), (50, 16))]
 QUICK = [(c, p, s) for s in (64, 4096, 65536) for c, p in ((1, 1), (50, 1), (50, 16))]
-LEVELS = {'p50': 50.0, 'p99': 99.0, 'p999': 99.9}
 HANGS_ALLOWED = 3
 
 
@@ -25,20 +25,6 @@ def folder():
 
 class Hang(Failed):
     """A run that did not end."""
-
-
-def parse(text):
-    """{'SET': {'rps', 'p50_ms', ...}} from what valkey-benchmark prints."""
-    result = {}
-    for section in re.split(r'^=+ ', text.replace('\r', '\n'), flags=re.M)[1:]:
-        name = section.split(' ', 1)[0]
-        steps = sorted((float(ms), float(share)) for share, ms in
-                       re.findall(r'^([\d.]+)% <= ([\d.]+) milliseconds', section, re.M))
-        rps = re.search(r'throughput summary: ([\d.]+) requests', section)
-        if steps and rps:
-            result[name] = {'rps': float(rps.group(1)),
-                            **{k + '_ms': next(ms for ms, share in steps if share >= v) for k, v in LEVELS.items()}}
-    return result
 
 
 class Matrix:
@@ -138,10 +124,6 @@ def run(bench, seconds=None):
         bench.stop(p)
     return {'version': m.version, 'rows': rows, 'failures': failures, 'hangs': m.hangs,
             'proof': {f'{w} {k}': v for (w, k), v in m.proof.items()}}
-
-
-def thousands(x):
-    return f'{x / 1000:.1f}k' if x >= 1000 else f'{x:.0f}'
 
 
 def markdown(r, reps):

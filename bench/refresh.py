@@ -47,9 +47,9 @@ class Refresh:
         subprocess.run(['cc', '-w', '-O2', '-D_GNU_SOURCE', *(f'-I{deps}/{d}' for d in ('include', 'include/valkey', 'src')),
                         '-o', self.client, os.path.join(HERE, 'refresh.c'),
                         *(os.path.join(deps, 'src', n + '.c') for n in parts), '-lrdmacm', '-libverbs'], check=True)
-        self.ports, self.servers = {}, {}
+        self.ports, self.control, self.servers = {}, {}, {}
         for kind, how in (('tcp', 'plain'), ('native', 'verbs'), ('shim', 'serve')):
-            port = free_port()
+            port = self.control[kind] = free_port()
             self.ports[kind] = port if kind != 'native' else free_port()
             extra = ['--rdma-bind', bench.host, '--rdma-port', self.ports[kind]] if kind == 'native' else []
             self.servers[kind] = bench.spawn(
