@@ -382,15 +382,16 @@ static short entry_look(struct poll_call *c, struct poll_entry *e)
 	return (short)(vkr_file_ready(e->file) & ((uint32_t)events | POLLERR | POLLHUP));
 }
 
+/* Looks at all: which of them the kernel is asked about follows from it. */
 static bool call_ready(void *arg)
 {
 	struct poll_call *c = arg;
+	bool any = false;
 	nfds_t i;
 
 	for (i = 0; i < c->n_entries; i++)
-		if (entry_look(c, &c->entries[i]))
-			return true;
-	return false;
+		any |= entry_look(c, &c->entries[i]) != 0;
+	return any;
 }
 
 /* Both halves into the caller's revents; how many are not zero. */

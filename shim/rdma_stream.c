@@ -188,6 +188,9 @@ void vkr_stream_disconnected(struct vkr_stream *s)
 		vkr_endpoint_drain(&s->ep);
 	pthread_mutex_lock(&s->p.lock);
 	if (!s->peer_closed) {
+		/* After the peer's end, told before, only what it changes is news. */
+		uint32_t known = s->peer_fin ? vkr_load(&s->p.ready) : 0;
+
 		s->peer_closed = true;
 		s->tx.ready = false;
 		s->tx.control = 0;
@@ -199,7 +202,7 @@ void vkr_stream_disconnected(struct vkr_stream *s)
 				s->reset = true;
 			}
 		}
-		vkr_stream_update(s, ALL_OVER | (s->error ? EPOLLERR : 0));
+		vkr_stream_update(s, (ALL_OVER | (s->error ? EPOLLERR : 0)) & ~known);
 	}
 	pthread_mutex_unlock(&s->p.lock);
 }

@@ -169,6 +169,8 @@ const char *call_unfit(struct world *w, const struct diff_op *op)
 	    (op->kind == DIFF_EPWAIT &&
 	     (pending(w, is_sleep, s->what, s->end) || (w->nested && pending(w, is_sleep, -1, 0)))))
 		return "another waits";
+	if (op->kind == DIFF_SHUTDOWN && op->n != SHUT_RD && pending(w, is_sleep, -1, 0))
+		return "TCP reports its end once more when it is acknowledged";
 	if (op->kind == DIFF_SHUTDOWN && op->n != SHUT_WR && e && peer_of(w, e) && peer_of(w, e)->stuffed)
 		return "only drain"; /* with its reading shut down an end that is empty for a moment says EOF */
 	/* TCP lets a socket whose connection has ended be used for another: docs/semantics.md, "Making and closing". */

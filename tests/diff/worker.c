@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PATIENCE_NS 1500000000ll /* for a carried state to become what it was natively */
+#define PATIENCE_NS 4000000000ll /* for a carried state to become what it was natively */
 #define STUCK_NS    8000000000ll /* for an interrupted call to return */
 
 __thread int diff_pipes;
