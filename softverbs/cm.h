@@ -92,7 +92,6 @@ struct cm_global {
 	uint32_t cap, hint;
 	uint16_t *gens;
 	struct cm_id *listeners;
-	struct ibv_pd *pd;
 };
 
 extern struct cm_global cm;

@@ -15,7 +15,6 @@ void sv_cm_reset(void)
 	cm.gens = NULL;
 	cm.cap = cm.hint = 0;
 	cm.listeners = NULL;
-	cm.pd = NULL;
 }
 
 bool cm_ours(const struct rdma_cm_id *id)
@@ -192,16 +191,19 @@ void cm_id_free(struct cm_id *id)
 
 int cm_id_device(struct cm_id *id)
 {
+	struct sv_ctx *c;
+
 	if (id->id.verbs)
 		return 0;
 	id->id.verbs = sv_ctx_open();
 	if (!id->id.verbs)
 		return errno;
-	if (!cm.pd)
-		cm.pd = ibv_alloc_pd(id->id.verbs);
-	if (!cm.pd)
+	c = sv_container(id->id.verbs, struct sv_ctx, v.context);
+	if (!c->cm_pd)
+		c->cm_pd = ibv_alloc_pd(id->id.verbs);
+	if (!c->cm_pd)
 		return ENOMEM;
-	id->id.pd = cm.pd;
+	id->id.pd = c->cm_pd;
 	id->id.port_num = 1;
 	return 0;
 }
@@ -303,7 +305,6 @@ void sv_cm_removal(void)
 	for (uint32_t i = 0; i < cm.cap; i++)
 		if (cm.ids[i] && !cm.ids[i]->gone && cm.ids[i]->id.verbs)
 			cm_raise(cm.ids[i], RDMA_CM_EVENT_DEVICE_REMOVAL, 0, NULL, 0);
-	cm.pd = NULL;
 	pthread_mutex_unlock(&cm.lock);
 }
 

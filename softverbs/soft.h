@@ -105,6 +105,7 @@ struct sv_ctx {
 	struct sv_evq async;
 	pid_t pid;                   /* the process that made it */
 	_Atomic bool gone;           /* the device was removed: nothing but destroying works */
+	struct ibv_pd *cm_pd;        /* rdma_cm's own; its lock */
 	struct sv_ctx *next, **prev; /* all contexts; sv_proc.lock */
 	_Atomic int users;
 	struct verbs_context v; /* last: grows down */
