@@ -21,7 +21,8 @@
 /*
  * Starts the engine once per process: opens the libraries, the CM channel and the progress thread. Cheap when it
  * runs already. -errno where RDMA is not to be had at all; *reason (static string) then says why in user's words and
- * one WARN line has been logged (the first time only; the failure is remembered).
+ * one WARN line has been logged (the first time only; the failure is remembered, that there is no device for ten
+ * seconds).
  */
 int vkr_engine_start(const char **reason);
 bool vkr_engine_running(void);

@@ -195,6 +195,8 @@ static bool parse_word(const char *w)
 		f.loopback = true;
 	else if (!strncmp(w, "no_device", n) && n == 9)
 		f.no_device = true;
+	else if (!strcmp(w, "absent"))
+		sv_store(&f.removed, true);
 	else if (!strncmp(w, "unreachable", n) && n == 11) {
 		f.unreachable_ms = value > 0 ? (unsigned)value : 1000;
 		sv_store_rel(&f.unreachable, true);

@@ -94,6 +94,19 @@ class Links(Case):
         self.assertGreater(time.monotonic() - began, 13)
         self.assertIn(b'PONG', self.run_client(['redis-cli', '-h', harness.HOST, '-p', s.port, 'PING'], s.port))
 
+    def test_late_device(self):
+        """No device when the server starts; one comes, and is used without a restart."""
+        s = self.server(env={'VKRDMA_SOFT_FAULT': 'absent,return@3000', 'VKRDMA_LOG': 'warn'})
+
+        def ask():
+            self.run_client(['redis-cli', '-h', harness.HOST, '-p', s.port, 'PING'], s.port, env={'VKRDMA_FALLBACK': 'tcp'})
+            return harness.stat(s.pid)['listeners'][0]['transport'] == 'rdma'
+        self.assertFalse(ask())
+        harness.wait('RDMA', ask, 30, 1)
+        self.run_client(['redis-cli', '-h', harness.HOST, '-p', s.port, 'PING'], s.port)
+        with open(s.log, encoding='utf-8', errors='replace') as f:
+            self.assertEqual(f.read().count('RDMA is not available'), 1)
+
     def test_client_device(self):
         """A client's device goes while it works, and it connects again by TCP, later by RDMA."""
         s = self.server()
