@@ -4,6 +4,7 @@
  * v4 in its mapped form with 96 added to the length of its prefix; a rule for v6 addresses does not match mapped ones.
  */
 #include "config.h"
+#include "wire.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -277,6 +278,34 @@ static int parse_keepalive(const struct report *r, uint32_t *out)
 	return 0;
 }
 
+static int parse_features(const struct report *r, uint32_t *out)
+{
+	static const struct {
+		const char *name;
+		uint32_t bits;
+	} words[] = {{"all", VKR_FEAT_ALL},
+		     {"none", 0},
+		     {"fin", VKR_FEAT_FIN},
+		     {"resize", VKR_FEAT_RESIZE},
+		     {"credit", VKR_FEAT_CREDIT}};
+	struct span rest = span_of(r->value);
+	size_t comma, i;
+
+	for (*out = 0;; rest = cut(rest, comma + 1, rest.len)) {
+		struct span word;
+
+		comma = find(rest, ',');
+		word = trim(cut(rest, 0, comma));
+		for (i = 0; i < VKR_ARRAY_SIZE(words) && !equals(word, words[i].name); i++)
+			;
+		if (i == VKR_ARRAY_SIZE(words))
+			return fail(r, word, "expected all, none, or some of fin, resize and credit");
+		*out |= words[i].bits;
+		if (comma == rest.len)
+			return 0;
+	}
+}
+
 /* One of two words. */
 static int parse_choice(const struct report *r, const char *no, const char *yes, bool *out)
 {
@@ -342,6 +371,8 @@ static int parse_all(struct vkr_config *cfg, const char *(*getenv_fn)(const char
 		rc = parse_choice(r, "yes", "no", &cfg->late_refresh);
 	if (!rc && lookup(r, getenv_fn, "VKRDMA_POLL"))
 		rc = parse_poll(r, &cfg->poll_us);
+	if (!rc && lookup(r, getenv_fn, "VKRDMA_FEATURES"))
+		rc = parse_features(r, &cfg->features);
 	return rc;
 }
 
@@ -352,6 +383,7 @@ static void defaults(struct vkr_config *cfg)
 	cfg->keepalive_s = DEFAULT_KEEPALIVE;
 	cfg->native_ring = DEFAULT_RING;
 	cfg->poll_us = DEFAULT_POLL_US;
+	cfg->features = VKR_FEAT_ALL;
 	cfg->log_level = VKR_LOG_WARN;
 }
 

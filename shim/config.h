@@ -16,6 +16,8 @@
  *                           64 MiB, suffixes k and m)
  *   VKRDMA_EARLY_REFRESH    yes (default): a peer that has filled a ring is offered another before the first is read
  *   VKRDMA_POLL             microseconds that a wait may poll before it sleeps, 0..1000, default 50; off is 0
+ *   VKRDMA_FEATURES         what may be agreed upon with a peer that is a shim: all (default), none, or a
+ *                           comma-separated list of fin, resize, credit
  *
  * An empty variable counts as unset. A variable that cannot be parsed gives one error line on stderr that names the
  * variable, the offending text and its place; then no rule is active at all and the program runs on plain TCP.
@@ -51,6 +53,7 @@ struct vkr_config {
 	bool late_refresh;    /* VKRDMA_EARLY_REFRESH=no */
 	uint32_t native_ring; /* bytes */
 	uint32_t poll_us;
+	uint32_t features; /* VKR_FEAT_* */
 	enum vkr_log_level log_level;
 	const char *log_file; /* NULL: stderr; points into the variable */
 	int n_listen, n_connect;

@@ -350,8 +350,7 @@ static bool is_over(const struct vkr_stream *s)
 {
 	if (s->reset)
 		return true;
-	return s->peer_fin && s->wr_shut &&
-	       (s->peer_closed || (s->tx.posted == s->tx.completed && !(s->tx.control & VKR_CTL_FIN)));
+	return s->peer_fin && s->wr_shut && (s->peer_closed || vkr_tx_fin_done(s));
 }
 
 bool vkr_stream_over(struct vkr_stream *s)

@@ -19,7 +19,6 @@
 
 #define EVENTS_A_TURN      64
 #define STALE_ATTEMPTS     16
-#define OUR_FEATURES       (VKR_FEAT_FIN | VKR_FEAT_RESIZE)
 #define RECEIVES_MIN       16
 #define REJECT_NO_LISTENER 8
 #define REJECT_STALE       10
@@ -110,19 +109,25 @@ void vkr_cm_take_addrs(struct vkr_stream *s)
 
 /* ------------------------------------------------------------------ negotiation */
 
-void vkr_cm_hello_make(const struct vkr_stream *s, uint8_t out[VKR_HELLO_SIZE])
+size_t vkr_cm_hello_make(const struct vkr_stream *s, uint8_t out[VKR_HELLO_SIZE])
 {
 	struct vkr_hello h = {
 	    .version = VKR_HELLO_VERSION,
 	    .receives = VKR_RECV_BOUND,
-	    .features = OUR_FEATURES,
+	    .features = vkr_config.features,
 	    .ring_length = s->rx[0].len,
 	    .ring_rkey = s->rx[0].mr->rkey,
 	    .ring_address = (uintptr_t)s->rx[0].buf,
 	    .ring_max = VKR_RING_MAX,
 	};
 
-	vkr_wire_hello_encode(&h, out);
+	if (h.features & VKR_FEAT_CREDIT) {
+		h.credit_address = (uintptr_t)s->word;
+		h.credit_rkey = s->word_mr->rkey;
+	} else {
+		h.version = 1;
+	}
+	return vkr_wire_hello_encode(&h, out);
 }
 
 /* Who is there? Sets the peer's kind, the features both have, and where we may write. 0 or -EPROTO. */
@@ -139,7 +144,10 @@ int vkr_cm_hello_take(struct vkr_stream *s, const uint8_t *data, size_t len)
 	if (ret || h.ring_length > VKR_RING_BELIEVED || h.receives < RECEIVES_MIN)
 		return -EPROTO;
 	s->peer_kind = VKR_PEER_SHIM;
-	s->features = h.features & OUR_FEATURES;
+	s->features = vkr_wire_features(vkr_config.features, h.features);
+	s->credits = (s->features & VKR_FEAT_CREDIT) != 0;
+	s->tx.credit_addr = h.credit_address;
+	s->tx.credit_rkey = h.credit_rkey;
 	s->tx.bound = h.receives;
 	if (!(s->features & VKR_FEAT_RESIZE))
 		s->ring_limit = s->ring_first;
@@ -241,10 +249,9 @@ static void on_route_resolved(struct vkr_stream *s)
 		connect_over(s, -ret, what);
 		return;
 	}
-	vkr_cm_hello_make(s, hello);
 	memset(&param, 0, sizeof(param));
 	param.private_data = hello;
-	param.private_data_len = sizeof(hello);
+	param.private_data_len = (uint8_t)vkr_cm_hello_make(s, hello);
 	param.responder_resources = param.initiator_depth = 1;
 	param.retry_count = param.rnr_retry_count = 7;
 	param.qp_num = s->qp->qp_num;

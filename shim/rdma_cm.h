@@ -56,7 +56,8 @@ int vkr_cm_id_create(struct rdma_cm_id **id, struct vkr_cm_owner *owner);
 bool vkr_cm_unmap_v4(struct sockaddr_storage *sa);
 void vkr_cm_take_addr(struct sockaddr_storage *to, const struct sockaddr *from, bool mapped);
 void vkr_cm_take_addrs(struct vkr_stream *s); /* the id's, as the application shall see them */
-void vkr_cm_hello_make(const struct vkr_stream *s, uint8_t out[VKR_HELLO_SIZE]);
+/* What we say of ourselves; its length. */
+size_t vkr_cm_hello_make(const struct vkr_stream *s, uint8_t out[VKR_HELLO_SIZE]);
 /* Who is there? Sets the peer's kind, the features both have, and where we may write. 0 or -EPROTO. */
 int vkr_cm_hello_take(struct vkr_stream *s, const uint8_t *data, size_t len);
 /* For a native peer: the ring it is told about once it is connected. 0 or -errno. */

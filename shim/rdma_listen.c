@@ -54,9 +54,8 @@ static int accept_request(struct vkr_stream *s, const char **what)
 		return ret;
 	memset(&param, 0, sizeof(param));
 	if (s->peer_kind == VKR_PEER_SHIM) {
-		vkr_cm_hello_make(s, hello);
 		param.private_data = hello;
-		param.private_data_len = sizeof(hello);
+		param.private_data_len = (uint8_t)vkr_cm_hello_make(s, hello);
 	}
 	param.responder_resources = param.initiator_depth = 1;
 	param.retry_count = param.rnr_retry_count = 7;

@@ -4,49 +4,40 @@
  * queued; else through the staging ring. What cannot go (the peer's ring is full, too many messages are outstanding,
  * the send queue is full) waits there and leaves as one write when it can.
  */
-#include "rdma_stream.h"
+#include "rdma_chain.h"
 
-#include "log.h"
 #include "socket.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 
-#define CHAIN 16
 /* Inline is worth splitting a send for only where it is large. */
 #define INLINE_CHEAP (16u << 10)
 #define GATHER_MAX   8192
-#define CTL_SLOTS    16
-
-/* Work requests that share one doorbell. */
-struct chain {
-	int n, n_sge;
-	struct ibv_send_wr wr[CHAIN];
-	struct ibv_sge sge[CHAIN + VKR_MAX_SGE];
-	uint8_t ctl[CHAIN][VKR_WIRE_SIZE];
-};
 
 /* ------------------------------------------------------------------ accounting */
-
-static uint32_t sq_free(const struct vkr_stream *s)
-{
-	return VKR_SEND_DEPTH - (s->tx.posted - s->tx.completed);
-}
 
 static uint32_t queued(const struct vkr_tx *tx)
 {
 	return tx->put - tx->sent;
 }
 
-/* Bytes that may be written to the peer now, in one piece. */
-static uint32_t tx_room(const struct vkr_stream *s)
+/* Bytes that may be written to the peer now in one message; with credits up to `want` of them may take a look. */
+static uint32_t tx_room(struct vkr_stream *s, uint32_t want)
 {
-	const struct vkr_tx *tx = &s->tx;
+	struct vkr_tx *tx = &s->tx;
+	uint32_t room;
 
-	if (!tx->have_ring || sq_free(s) <= VKR_SEND_CONTROL || tx->msgs - tx->proven >= tx->bound)
+	if (!tx->have_ring || vkr_sq_free(s) <= VKR_SEND_CONTROL || tx->control & VKR_CTL_SWITCH)
 		return 0;
-	return tx->len - tx->off;
+	if (!s->credits)
+		return tx->msgs - tx->proven >= tx->bound ? 0 : tx->len - tx->off;
+	room = tx->len - (tx->pos - tx->floor);
+	if (vkr_likely(room >= want && tx->msgs - tx->proven < tx->bound))
+		return room;
+	vkr_credit_look(s);
+	return s->broken || tx->msgs - tx->proven >= tx->bound ? 0 : tx->len - (tx->pos - tx->floor);
 }
 
 static uint32_t stage_space(const struct vkr_tx *tx)
@@ -85,6 +76,10 @@ void vkr_tx_ring(struct vkr_stream *s, uint64_t addr, uint32_t len, uint32_t rke
 {
 	struct vkr_tx *tx = &s->tx;
 
+	if (s->credits) {
+		vkr_credit_ring(s, addr, len, rkey);
+		return;
+	}
 	/* A new ring that answers the last byte of the old one: all up to it has been received and reposted. */
 	if (tx->have_ring && tx->off == tx->len)
 		vkr_tx_proven(s, tx->data_mark);
@@ -113,102 +108,23 @@ bool vkr_tx_drained(struct vkr_stream *s)
 	return tx->put == tx->sent && tx->posted == tx->completed && !tx->control;
 }
 
+bool vkr_tx_fin_done(const struct vkr_stream *s)
+{
+	const struct vkr_tx *tx = &s->tx;
+
+	return !(tx->control & VKR_CTL_FIN) && (int32_t)(tx->completed - tx->fin_mark) >= 0;
+}
+
 /* ------------------------------------------------------------------ posting */
 
-static void chain_post(struct vkr_stream *s, struct chain *c)
+static void message_ring(struct vkr_message *m, const struct vkr_rx_ring *ring)
 {
-	struct ibv_send_wr *bad;
-	int i, ret;
-
-	if (!c->n)
-		return;
-	for (i = 0; i < c->n; i++)
-		c->wr[i].next = i + 1 < c->n ? &c->wr[i + 1] : NULL;
-	ret = ibv_post_send(s->qp, c->wr, &bad);
-	c->n = c->n_sge = 0;
-	if (ret) {
-		vkr_info("a send could not be posted: error %d", ret > 0 ? ret : errno);
-		vkr_stream_break(s, ECONNRESET);
-	}
-}
-
-static bool chain_full(const struct chain *c)
-{
-	return c->n == CHAIN || c->n_sge > CHAIN;
-}
-
-static struct ibv_send_wr *chain_next(struct vkr_stream *s, struct chain *c, bool signaled)
-{
-	struct ibv_send_wr *wr = &c->wr[c->n++];
-	struct vkr_tx *tx = &s->tx;
-
-	memset(wr, 0, sizeof(*wr));
-	wr->wr_id = (uint64_t)s->ep.generation << 32 | (tx->posted & VKR_WR_SEQ);
-	wr->sg_list = &c->sge[c->n_sge];
-	tx->posted++;
-	if (++tx->unsignaled >= VKR_SEND_SIGNAL || signaled) {
-		wr->send_flags |= IBV_SEND_SIGNALED;
-		tx->unsignaled = 0;
-	}
-	return wr;
-}
-
-static void chain_sge(struct chain *c, struct ibv_send_wr *wr, const void *p, uint32_t n, uint32_t lkey)
-{
-	c->sge[c->n_sge++] = (struct ibv_sge){.addr = (uintptr_t)p, .length = n, .lkey = lkey};
-	wr->num_sge++;
-}
-
-/* A data message of n bytes; the caller adds the SGEs. */
-static struct ibv_send_wr *chain_data(struct vkr_stream *s, struct chain *c, uint32_t n, bool signaled)
-{
-	struct ibv_send_wr *wr = chain_next(s, c, signaled);
-	struct vkr_tx *tx = &s->tx;
-
-	wr->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-	wr->imm_data = htonl(n);
-	wr->wr.rdma.remote_addr = tx->addr + tx->off;
-	wr->wr.rdma.rkey = tx->rkey;
-	tx->off += n;
-	tx->data_mark = ++tx->msgs;
-	vkr_count(&s->stats->immediates_out, 1);
-	vkr_count(&s->stats->bytes_out, n);
-	return wr;
-}
-
-/* Always signaled: the last data requests' completion becomes known with it, and a slot is free again. */
-static void chain_control(struct vkr_stream *s, struct chain *c, const struct vkr_message *m)
-{
-	struct ibv_send_wr *wr = chain_next(s, c, true);
-	uint8_t *body = c->ctl[c->n - 1];
-	uint32_t lkey = 0;
-
-	if (s->inline_max >= VKR_WIRE_SIZE) {
-		wr->send_flags |= IBV_SEND_INLINE;
-	} else {
-		/* Not more than CTL_SLOTS are in flight: tx_control() looks before. */
-		body = s->ctl + (size_t)(VKR_RECV_DEPTH + (s->tx.posted - 1) % CTL_SLOTS) * VKR_WIRE_SIZE;
-		lkey = s->ctl_mr->lkey;
-	}
-	vkr_wire_encode(m, body);
-	wr->opcode = IBV_WR_SEND;
-	chain_sge(c, wr, body, VKR_WIRE_SIZE, lkey);
-	s->tx.msgs++;
-	vkr_count(&s->stats->sends_out, 1);
-}
-
-static void control_refresh(struct vkr_stream *s, struct vkr_message *m)
-{
-	const struct vkr_rx_ring *ring = &s->rx[s->wr];
-
-	m->opcode = VKR_OP_REGISTER_XFER_MEMORY;
 	m->address = (uintptr_t)ring->buf;
 	m->length = ring->len;
 	m->rkey = ring->mr->rkey;
-	vkr_count(&s->stats->refreshes_out, 1);
 }
 
-static void control_probe(struct vkr_stream *s, struct vkr_message *m)
+static void message_probe(struct vkr_stream *s, struct vkr_message *m)
 {
 	struct vkr_tx *tx = &s->tx;
 
@@ -219,137 +135,228 @@ static void control_probe(struct vkr_stream *s, struct vkr_message *m)
 	m->features = s->peer_kind == VKR_PEER_SHIM ? 1 : 0;
 }
 
-static void control_echo(struct vkr_tx *tx, struct vkr_message *m)
+static void message_echo(struct vkr_tx *tx, struct vkr_message *m)
 {
 	m->opcode = VKR_OP_GET_SERVER_FEATURE;
 	m->select = tx->echoes[0];
 	memmove(tx->echoes, tx->echoes + 1, sizeof(tx->echoes[0]) * (size_t)--tx->n_echoes);
 }
 
-/* The next control message in order of urgency; the FIN goes behind the last byte. 0: none may go now. */
+static void control_message(struct vkr_stream *s, struct vkr_chain *c, unsigned what)
+{
+	struct vkr_message m;
+
+	memset(&m, 0, sizeof(m));
+	switch (what) {
+	case VKR_CTL_REFRESH:
+		m.opcode = VKR_OP_REGISTER_XFER_MEMORY;
+		message_ring(&m, &s->rx[s->wr]);
+		vkr_count(&s->stats->refreshes_out, 1);
+		break;
+	case VKR_CTL_OFFER:
+		m.opcode = VKR_OP_OFFER;
+		message_ring(&m, &s->rx[1 - s->wr]);
+		vkr_count(&s->stats->rings_out, 1);
+		break;
+	case VKR_CTL_PROBE:
+		message_probe(s, &m);
+		break;
+	case VKR_CTL_ECHO:
+		message_echo(&s->tx, &m);
+		break;
+	default:
+		m.opcode = what == VKR_CTL_FIN ? VKR_OP_FIN : VKR_OP_RESET;
+	}
+	vkr_chain_message(s, c, &m);
+}
+
+/* Not if credit has come meanwhile: then the bytes go instead. */
+static void control_wake(struct vkr_stream *s, struct vkr_chain *c)
+{
+	struct vkr_tx *tx = &s->tx;
+	bool full = tx->pos - tx->floor == tx->len;
+
+	if (!full && tx->msgs - tx->proven < tx->bound)
+		return;
+	tx->waking = true;
+	vkr_count(&s->stats->wakes_out, 1);
+	vkr_chain_imm(s, c, full ? VKR_IMM_WAKE_BYTES : VKR_IMM_WAKE_MESSAGES, full ? tx->floor : tx->proven);
+}
+
+/* What is an immediate between two shims with credits. */
+static void control_immediate(struct vkr_stream *s, struct vkr_chain *c, unsigned what)
+{
+	if (what == VKR_CTL_WAKE)
+		control_wake(s, c);
+	else if (what == VKR_CTL_SWITCH)
+		vkr_chain_imm(s, c, VKR_IMM_SWITCH, s->tx.pos);
+	else if (what == VKR_CTL_FIN)
+		vkr_chain_imm(s, c, VKR_IMM_FIN, s->tx.pos);
+	else if (what == VKR_CTL_RESET)
+		vkr_chain_imm(s, c, VKR_IMM_RESET, 0);
+	else
+		vkr_chain_credit(s, c, what == VKR_CTL_GRANT);
+}
+
+/* The next thing to say in order of urgency; the FIN goes behind the last byte. 0: none may go now. */
 static unsigned control_next(const struct vkr_tx *tx)
 {
-	static const unsigned order[] = {VKR_CTL_REFRESH, VKR_CTL_ECHO, VKR_CTL_PROBE, VKR_CTL_RESET};
-	size_t i;
+	unsigned first = tx->control & ~(unsigned)VKR_CTL_FIN;
 
-	for (i = 0; i < VKR_ARRAY_SIZE(order); i++)
-		if (tx->control & order[i])
-			return order[i];
+	if (first) /* the bits are in order, but for the end of the stream */
+		return first & -first;
 	return tx->control & VKR_CTL_FIN && tx->put == tx->sent ? VKR_CTL_FIN : 0;
 }
 
-static void tx_control(struct vkr_stream *s, struct chain *c)
+static bool is_immediate(const struct vkr_stream *s, unsigned what)
+{
+	return s->credits && !(what & (VKR_CTL_OFFER | VKR_CTL_PROBE | VKR_CTL_ECHO));
+}
+
+static void tx_control(struct vkr_stream *s, struct vkr_chain *c)
 {
 	struct vkr_tx *tx = &s->tx;
-	struct vkr_message m;
 	unsigned next;
 
-	while ((next = control_next(tx)) && sq_free(s) > 0) {
-		if (s->inline_max < VKR_WIRE_SIZE && tx->posted - tx->completed >= CTL_SLOTS)
-			return; /* a completion brings us back */
-		if (chain_full(c))
-			chain_post(s, c);
-		memset(&m, 0, sizeof(m));
-		if (next == VKR_CTL_REFRESH)
-			control_refresh(s, &m);
-		else if (next == VKR_CTL_PROBE)
-			control_probe(s, &m);
-		else if (next == VKR_CTL_ECHO)
-			control_echo(tx, &m);
-		else
-			m.opcode = next == VKR_CTL_FIN ? VKR_OP_FIN : VKR_OP_RESET;
-		if (next != VKR_CTL_ECHO || !tx->n_echoes)
+	while ((next = control_next(tx)) && vkr_sq_free(s) > 0) {
+		vkr_chain_room(s, c, 1, 1);
+		if (is_immediate(s, next)) {
 			tx->control &= ~next;
-		chain_control(s, c, &m);
+			control_immediate(s, c, next);
+		} else {
+			if (s->inline_max < VKR_WIRE_SIZE && tx->posted - tx->completed >= VKR_CTL_SLOTS)
+				return; /* a completion brings us back */
+			control_message(s, c, next);
+			if (next != VKR_CTL_ECHO || !tx->n_echoes)
+				tx->control &= ~next;
+		}
+		if (next == VKR_CTL_FIN)
+			tx->fin_mark = tx->posted;
 	}
 }
 
-static void tx_staged(struct vkr_stream *s, struct chain *c)
+/* Once for a chain that carries data anyway. */
+static void tx_ride(struct vkr_stream *s, struct vkr_chain *c)
+{
+	if (s->credits && vkr_credit_rides(s) && vkr_sq_free(s) > VKR_SEND_CONTROL)
+		vkr_chain_credit(s, c, false);
+}
+
+/* n bytes of staging from position `pos` on; at its end they are in two pieces. */
+static void stage_sges(const struct vkr_tx *tx, struct vkr_chain *c, struct ibv_send_wr *wr, uint32_t pos, uint32_t n,
+		       bool inl)
+{
+	uint32_t lkey = tx->mr ? tx->mr->lkey : 0, at = pos % tx->cap, head = vkr_min(n, tx->cap - at);
+
+	vkr_chain_sge(c, wr, tx->buf + at, head, lkey);
+	if (head < n)
+		vkr_chain_sge(c, wr, tx->buf, n - head, lkey);
+	if (inl)
+		wr->send_flags |= IBV_SEND_INLINE;
+}
+
+/* The next n bytes of staging as one message. */
+static void tx_message(struct vkr_stream *s, struct vkr_chain *c, uint32_t n)
+{
+	struct vkr_tx *tx = &s->tx;
+	uint32_t part = vkr_min(n, tx->len - tx->off), pos = tx->sent;
+	bool inl = n <= s->inline_max, held;
+
+	/* Posting copies inline data; and the chain is posted, under this lock, before the space is used again.
+	 * Space is given back in order, though. */
+	held = !inl || tx->sent != tx->freed;
+	vkr_chain_room(s, c, 2, 4);
+	if (part < n) {
+		stage_sges(tx, c, vkr_chain_write(s, c, part), pos, part, inl);
+		pos += part;
+		part = n - part;
+	}
+	/* Staging is awaited by somebody, or will be: the last request of a batch that holds some says when. */
+	stage_sges(tx, c, vkr_chain_data(s, c, part, n, held && (n == queued(tx) || tx->put - tx->freed > tx->cap / 2)),
+		   pos, part, inl);
+	tx->sent += n;
+	if (held)
+		tx->staged[(tx->posted - 1) % VKR_SEND_DEPTH] = n;
+	else
+		tx->freed += n;
+}
+
+static void tx_staged(struct vkr_stream *s, struct vkr_chain *c)
 {
 	struct vkr_tx *tx = &s->tx;
 
 	while (queued(tx)) {
-		uint32_t at = tx->sent % (tx->cap ? tx->cap : 1), room = tx_room(s), n;
-		struct ibv_send_wr *wr;
-		bool inl, held;
+		uint32_t n = vkr_min(queued(tx), VKR_WRITE_MAX), room = tx_room(s, n);
 
 		if (!room)
 			return;
-		n = vkr_min(queued(tx), vkr_min(room, vkr_min(VKR_WRITE_MAX, tx->cap - at)));
+		n = vkr_min(n, room);
+		if (s->max_sge < 2)
+			n = vkr_min(n, tx->cap - tx->sent % tx->cap);
 		if (!tx->mr)
 			n = vkr_min(n, s->inline_max);
-		inl = n <= s->inline_max;
-		/* Posting copies inline data; and the chain is posted, under this lock, before the space is used again.
-		 * Space is given back in order, though. */
-		held = !inl || tx->sent != tx->freed;
-		if (chain_full(c))
-			chain_post(s, c);
-		/* Staging is awaited by somebody, or will be: the last request of a batch that holds some says when. */
-		wr = chain_data(s, c, n, held && (n == queued(tx) || tx->put - tx->freed > tx->cap / 2));
-		chain_sge(c, wr, tx->buf + at, n, tx->mr ? tx->mr->lkey : 0);
-		if (inl)
-			wr->send_flags |= IBV_SEND_INLINE;
-		tx->sent += n;
-		if (held)
-			tx->staged[(tx->posted - 1) % VKR_SEND_DEPTH] = n;
-		else
-			tx->freed += n;
+		tx_message(s, c, n);
 	}
 }
 
-static void probe_check(struct vkr_tx *tx)
+/* What is queued waits for the peer, not for our own send queue: on the native wire its answer to a probe tells how
+ * many receives it has posted, with credits it has to be asked when it has not told enough. */
+static void tx_wait(struct vkr_stream *s)
 {
-	if (tx->bound != VKR_NO_BOUND && !tx->probing && tx->msgs - tx->proven >= tx->bound / 2)
-		tx->control |= VKR_CTL_PROBE;
+	struct vkr_tx *tx = &s->tx;
+
+	if (!s->credits) {
+		if (tx->bound != VKR_NO_BOUND && !tx->probing && tx->msgs - tx->proven >= tx->bound / 2)
+			tx->control |= VKR_CTL_PROBE;
+	} else if (queued(tx) && tx->have_ring &&
+		   (tx->pos - tx->floor == tx->len || tx->msgs - tx->proven >= tx->bound)) {
+		vkr_credit_sleep(s);
+	}
 }
 
 void vkr_tx_push(struct vkr_stream *s)
 {
 	struct vkr_tx *tx = &s->tx;
-	struct chain c;
+	struct vkr_chain c;
 
 	if (!tx->ready || (!tx->control && !queued(tx)))
 		return;
-	c.n = c.n_sge = 0;
+	vkr_chain_begin(&c);
 	tx_control(s, &c);
+	if (queued(tx))
+		tx_ride(s, &c);
 	tx_staged(s, &c);
-	probe_check(tx);
+	tx_wait(s);
 	tx_control(s, &c);
-	chain_post(s, &c);
+	vkr_chain_post(s, &c);
 	space_check(s);
+}
+
+/* A write of nothing: it takes no receive at the peer. */
+static void tx_nothing(struct vkr_stream *s, bool signaled)
+{
+	struct ibv_send_wr *wr;
+	struct vkr_chain c;
+
+	vkr_chain_begin(&c);
+	wr = vkr_chain_next(s, &c, signaled);
+	wr->opcode = IBV_WR_RDMA_WRITE;
+	wr->wr.rdma.remote_addr = s->tx.addr;
+	wr->wr.rdma.rkey = s->tx.rkey;
+	vkr_chain_post(s, &c);
 }
 
 void vkr_tx_marker(struct vkr_stream *s)
 {
-	struct vkr_tx *tx = &s->tx;
-	struct ibv_send_wr *wr;
-	struct chain c;
-
-	if (!tx->ready || !tx->unsignaled || queued(tx) || !sq_free(s))
-		return;
-	/* A zero-length write takes no receive at the peer. */
-	c.n = c.n_sge = 0;
-	wr = chain_next(s, &c, true);
-	wr->opcode = IBV_WR_RDMA_WRITE;
-	wr->wr.rdma.remote_addr = tx->addr;
-	wr->wr.rdma.rkey = tx->rkey;
-	chain_post(s, &c);
+	if (s->tx.ready && s->tx.unsignaled && !queued(&s->tx) && vkr_sq_free(s))
+		tx_nothing(s, true);
 }
 
 void vkr_tx_probe(struct vkr_stream *s)
 {
-	struct ibv_send_wr *wr;
-	struct chain c;
-
-	if (!s->tx.ready || !sq_free(s))
-		return;
 	/* Signaled only where a count of what is unanswered has a meaning for the application. */
-	c.n = c.n_sge = 0;
-	wr = chain_next(s, &c, s->wr_shut);
-	wr->opcode = IBV_WR_RDMA_WRITE;
-	wr->wr.rdma.remote_addr = s->tx.addr;
-	wr->wr.rdma.rkey = s->tx.rkey;
-	chain_post(s, &c);
+	if (s->tx.ready && vkr_sq_free(s))
+		tx_nothing(s, s->wr_shut);
 }
 
 /* ------------------------------------------------------------------ staging */
@@ -443,16 +450,16 @@ static size_t tx_stage(struct vkr_stream *s, struct iov_cursor *c, size_t left)
 		return 0;
 	while (done < left && !s->broken) {
 		uint32_t at = tx->put % tx->cap, space = tx->cap - (tx->put - tx->freed);
-		size_t n = vkr_min(left - done, (size_t)vkr_min(space, tx->cap - at));
+		size_t n = vkr_min(left - done, (size_t)vkr_min(vkr_min(space, tx->cap - at), VKR_WRITE_MAX));
 
 		if (n) {
 			gather(c, tx->buf + at, n);
 			tx->put += (uint32_t)n;
 			done += n;
 		}
-		/* Full, or all is in: what goes out now may leave room at once. If it does not, a completion or the
-		 * peer's message will, and finds nospace set. */
-		if (n == space || done == left)
+		/* Piece by piece, so that the first is on its way while the next is copied. What goes out now may leave
+		 * room at once. If it does not, a completion or the peer's message will, and finds nospace set. */
+		if (n == space || done == left || queued(tx) >= VKR_WRITE_MAX)
 			vkr_tx_push(s);
 		if (!n && tx->cap == tx->put - tx->freed)
 			break;
@@ -485,36 +492,73 @@ static uint32_t direct_sges(struct vkr_stream *s, struct iov_cursor *c, uint32_t
 	return done;
 }
 
-static size_t tx_direct(struct vkr_stream *s, struct iov_cursor *c, size_t left)
+static void direct_request(struct vkr_chain *c, struct ibv_send_wr *wr, const struct ibv_sge *sge, int count)
+{
+	wr->send_flags |= IBV_SEND_INLINE;
+	memcpy(&c->sge[c->n_sge], sge, sizeof(sge[0]) * (size_t)count);
+	c->n_sge += count;
+	wr->num_sge = count;
+}
+
+/* One message of up to n bytes; how many it took. */
+static uint32_t direct_message(struct vkr_stream *s, struct vkr_chain *c, struct iov_cursor *cur, uint32_t n)
 {
 	struct ibv_sge sge[VKR_MAX_SGE];
-	struct chain chain; /* not cleared: it is large, and what is used gets set */
+	uint32_t to_end = s->tx.len - s->tx.off, part, before = 0;
+	int count;
+
+	part = direct_sges(s, cur, vkr_min(n, to_end), sge, &count);
+	vkr_chain_room(s, c, 2, 2 * VKR_MAX_SGE);
+	if (part == to_end && part < n) {
+		direct_request(c, vkr_chain_write(s, c, part), sge, count);
+		before = part;
+		part = direct_sges(s, cur, n - before, sge, &count);
+	}
+	direct_request(c, vkr_chain_data(s, c, part, before + part, false), sge, count);
+	return before + part;
+}
+
+static size_t tx_direct(struct vkr_stream *s, struct iov_cursor *cur, size_t left)
+{
+	uint32_t max = vkr_min(s->inline_max, VKR_WRITE_MAX), chained = 0;
+	struct vkr_chain c;
 	size_t done = 0;
 
-	chain.n = chain.n_sge = 0;
-
-	while (done < left) {
-		uint32_t max = vkr_min(s->inline_max, VKR_WRITE_MAX), room = tx_room(s), n;
-		struct ibv_send_wr *wr;
-		int count;
+	vkr_chain_begin(&c);
+	tx_ride(s, &c);
+	while (done < left && !s->broken) {
+		uint32_t n = (uint32_t)vkr_min(left - done, (size_t)max), room = tx_room(s, n);
 
 		if (!room)
 			break;
-		n = direct_sges(s, c, (uint32_t)vkr_min(left - done, (size_t)vkr_min(room, max)), sge, &count);
-		if (chain.n == CHAIN || chain.n_sge + count > (int)VKR_ARRAY_SIZE(chain.sge))
-			chain_post(s, &chain);
-		wr = chain_data(s, &chain, n, false);
-		wr->send_flags |= IBV_SEND_INLINE;
-		memcpy(&chain.sge[chain.n_sge], sge, sizeof(sge[0]) * (size_t)count);
-		chain.n_sge += count;
-		wr->num_sge = count;
+		n = direct_message(s, &c, cur, vkr_min(n, room));
 		done += n;
+		chained += n;
+		/* The first bytes of much are on their way while the next are copied. */
+		if (chained >= VKR_WRITE_MAX) {
+			vkr_chain_post(s, &c);
+			chained = 0;
+		}
 	}
-	chain_post(s, &chain);
-	probe_check(&s->tx);
+	vkr_chain_post(s, &c);
+	tx_wait(s);
 	if (s->tx.control)
 		vkr_tx_push(s);
 	return done;
+}
+
+static void cursor_skip(struct iov_cursor *c, size_t n)
+{
+	while (n) {
+		size_t part = vkr_min(c->iov->iov_len - c->off, n);
+
+		n -= part;
+		c->off += part;
+		if (c->off == c->iov->iov_len) {
+			c->iov++;
+			c->off = 0;
+		}
+	}
 }
 
 /* ------------------------------------------------------------------ rdma.h */
@@ -546,20 +590,7 @@ static bool send_check(struct vkr_stream *s, size_t total, ssize_t *ret)
 	return false;
 }
 
-static void cursor_skip(struct iov_cursor *c, size_t n)
-{
-	while (n) {
-		size_t part = vkr_min(c->iov->iov_len - c->off, n);
-
-		n -= part;
-		c->off += part;
-		if (c->off == c->iov->iov_len) {
-			c->iov++;
-			c->off = 0;
-		}
-	}
-}
-
+/* More iovecs than a request holds and few bytes: one message instead of many. */
 /* More iovecs than a request holds and few bytes: one message instead of many. */
 static size_t tx_gathered(struct vkr_stream *s, struct iov_cursor *c, size_t total)
 {
@@ -598,7 +629,7 @@ ssize_t vkr_stream_send(struct vkr_stream *s, const struct iovec *iov, int iovcn
 		done = tx_first(s, &c, total);
 		if (done < total && !s->broken)
 			done += tx_stage(s, &c, total - done);
-		if (queued(&s->tx) && !s->stall_counted) {
+		if (queued(&s->tx) && !s->stall_counted && !s->credits) {
 			s->stall_counted = true;
 			vkr_count(&s->stats->stalls, 1);
 		}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* A stream's receiving half, its readiness, and the calls of rdma.h that are neither sending nor ending. */
+/* A stream's completions, its readiness, and the calls of rdma.h that are neither sending nor ending. */
 #include "rdma_stream.h"
 
 #include "config.h"
@@ -14,9 +14,6 @@
 #include <sys/epoll.h>
 #include <utlist.h>
 
-/* A refresh that follows the last one so closely means that the ring is what limits the peer: it doubles. */
-#define GROW_WITHIN_NS  (100 * VKR_MS)
-#define SHRINK_AFTER_NS (10000 * VKR_MS)
 /* Control messages a peer may send with no data beside them: a burst, and a rate. A native server's keepalive is one in
  * three seconds. */
 #define FLOOD_BURST      1024
@@ -207,94 +204,10 @@ void vkr_stream_disconnected(struct vkr_stream *s)
 	pthread_mutex_unlock(&s->p.lock);
 }
 
-/* ------------------------------------------------------------------ rings */
-
-static uint32_t ring_next_len(const struct vkr_stream *s, uint32_t len)
-{
-	int64_t since = vkr_clock_ns() - s->refreshed_ns;
-
-	if (s->ring_first == s->ring_limit)
-		return len;
-	if (since < GROW_WITHIN_NS)
-		return vkr_min(len * 2, s->ring_limit);
-	return since > SHRINK_AFTER_NS ? vkr_max(len / 2, s->ring_first) : len;
-}
-
-/* Offers ring i, empty and not the peer's, as the next one to write to; `len` bytes if it can be had, else as it is. */
-static int ring_offer(struct vkr_stream *s, uint8_t i, uint32_t len)
-{
-	struct vkr_rx_ring bigger, *ring = &s->rx[i];
-	int ret;
-
-	if (ring->len != len) {
-		ret = vkr_ring_create(s, &bigger, len);
-		if (ret && !ring->buf)
-			return ret;
-		if (!ret) {
-			vkr_ring_destroy(s, ring);
-			*ring = bigger;
-		}
-	}
-	if (i != s->rd)
-		vkr_trim_later();
-	ring->received = ring->consumed = 0;
-	s->wr = i;
-	s->refreshed_ns = vkr_clock_ns();
-	s->tx.control |= VKR_CTL_REFRESH;
-	return 0;
-}
-
-/*
- * The peer has filled its ring and waits. With a second buffer it need not wait for the application (T8): everything it
- * wrote to the old one has been received, so what comes next can only be for the new one.
- */
-static void ring_filled(struct vkr_stream *s)
-{
-	if (s->rd == s->wr && !vkr_config.late_refresh)
-		(void)ring_offer(s, 1 - s->wr, ring_next_len(s, s->rx[s->wr].len));
-}
-
-/* The application has read ring rd to its end, and the peer has left it. */
-static void ring_emptied(struct vkr_stream *s)
-{
-	uint8_t old = s->rd;
-
-	if (!s->qp || s->broken) {
-		/* Nothing will be written again; go on with what the other ring holds. */
-		vkr_ring_destroy(s, &s->rx[old]);
-		s->rd = s->wr;
-		return;
-	}
-	if (s->rd == s->wr) {
-		(void)ring_offer(s, old, ring_next_len(s, s->rx[old].len));
-		vkr_tx_push(s);
-		return;
-	}
-	s->rd = s->wr;
-	s->rx[old].received = s->rx[old].consumed = 0;
-	if (s->rx[s->wr].received == s->rx[s->wr].len) {
-		(void)ring_offer(s, old, ring_next_len(s, s->rx[s->wr].len));
-		vkr_tx_push(s);
-	}
-}
-
-size_t vkr_stream_unread(struct vkr_stream *s)
-{
-	return s->inq;
-}
-
 /* ------------------------------------------------------------------ completions */
 
-static void on_data(struct vkr_stream *s, const struct ibv_wc *wc, uint32_t *edge)
+static void on_data(struct vkr_stream *s, uint32_t n, uint32_t *edge)
 {
-	struct vkr_rx_ring *ring = &s->rx[s->wr];
-	uint32_t n, room = ring->len - ring->received;
-
-	vkr_count(&s->stats->immediates_in, 1);
-	if (vkr_wire_immediate(wc->imm_data, room, &n)) {
-		vkr_stream_violation(s, "an immediate of %u bytes where %u fit", ntohl(wc->imm_data), room);
-		return;
-	}
 	if (s->peer_fin) {
 		vkr_stream_violation(s, "data after the end of its stream");
 		return;
@@ -308,9 +221,9 @@ static void on_data(struct vkr_stream *s, const struct ibv_wc *wc, uint32_t *edg
 			s->error = ECONNRESET;
 		}
 		*edge |= EPOLLERR | ALL_OVER;
+		s->rxc.total += n;
 		return;
 	}
-	ring->received += n;
 	s->inq += n;
 	if (s->flood_tokens < FLOOD_BURST)
 		s->flood_tokens++;
@@ -318,14 +231,34 @@ static void on_data(struct vkr_stream *s, const struct ibv_wc *wc, uint32_t *edg
 		/* Nobody will read it; TCP answers with a reset. */
 		if (s->features & VKR_FEAT_FIN)
 			s->tx.control |= VKR_CTL_RESET;
-		return;
+	} else {
+		*edge |= EPOLLIN;
 	}
-	*edge |= EPOLLIN;
-	if (ring->received == ring->len)
-		ring_filled(s);
+	vkr_rx_arrived(s, n);
 }
 
-static bool flood(struct vkr_stream *s)
+static void on_immediate(struct vkr_stream *s, const struct ibv_wc *wc, uint32_t *edge)
+{
+	uint32_t n = 0, room = vkr_rx_room(s);
+	enum vkr_imm type = VKR_IMM_DATA;
+	int ret;
+
+	vkr_count(&s->stats->immediates_in, 1);
+	if (s->credits)
+		ret = vkr_wire_imm_decode(wc->imm_data, &type, &n);
+	else
+		ret = vkr_wire_immediate(wc->imm_data, room, &n);
+	if (ret == -EPROTO)
+		vkr_stream_violation(s, "an immediate 0x%x of no kind", ntohl(wc->imm_data));
+	else if (ret || (type == VKR_IMM_DATA && n > room))
+		vkr_stream_violation(s, "an immediate 0x%x where %u bytes fit", ntohl(wc->imm_data), room);
+	else if (type == VKR_IMM_DATA)
+		on_data(s, n, edge);
+	else
+		vkr_credit_imm(s, type, n, edge);
+}
+
+bool vkr_stream_flood(struct vkr_stream *s)
 {
 	int64_t now, earned;
 
@@ -374,14 +307,20 @@ static void on_feature(struct vkr_stream *s, const struct vkr_message *m)
 
 static void on_message(struct vkr_stream *s, const struct vkr_message *m, uint32_t *edge)
 {
-	bool shim = (s->features & VKR_FEAT_FIN) != 0;
+	/* With credits these are immediates, and rings are offered. */
+	bool shim = (s->features & VKR_FEAT_FIN) != 0 && !s->credits;
 
 	switch (m->opcode) {
 	case VKR_OP_GET_SERVER_FEATURE:
 		on_feature(s, m);
 		break;
 	case VKR_OP_REGISTER_XFER_MEMORY:
-		vkr_count(&s->stats->refreshes_in, 1);
+	case VKR_OP_OFFER:
+		if ((m->opcode == VKR_OP_OFFER) != s->credits) {
+			vkr_stream_violation(s, "opcode 0x%x", m->opcode);
+			break;
+		}
+		vkr_count(s->credits ? &s->stats->rings_in : &s->stats->refreshes_in, 1);
 		vkr_tx_ring(s, m->address, m->length, m->rkey);
 		break;
 	case VKR_OP_FIN:
@@ -419,7 +358,7 @@ static void on_control(struct vkr_stream *s, const struct ibv_wc *wc, uint32_t i
 		vkr_stream_violation(s, "a buffer of %u bytes", m.length);
 	else if (ret)
 		vkr_stream_violation(s, "opcode %u", m.opcode);
-	else if (!is_solicited(s, &m) && flood(s))
+	else if (!is_solicited(s, &m) && vkr_stream_flood(s))
 		vkr_stream_violation(s, "a flood of control messages");
 	else
 		on_message(s, &m, edge);
@@ -465,7 +404,7 @@ static void on_success(struct vkr_stream *s, const struct ibv_wc *wc, uint32_t *
 		return;
 	s->repost[s->n_repost++] = (uint16_t)low;
 	if (wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM)
-		on_data(s, wc, edge);
+		on_immediate(s, wc, edge);
 	else
 		on_control(s, wc, low, edge);
 }
@@ -490,6 +429,9 @@ static void stream_complete(struct vkr_endpoint *ep, struct ibv_wc *const *wc, i
 		/* Receives first: an echo or a refresh tells the peer that they are back. */
 		if (s->n_repost && vkr_stream_post_receives(s, s->repost, s->n_repost))
 			vkr_stream_break(s, ECONNRESET);
+		s->rxc.now.messages += (uint32_t)s->n_repost;
+		if (s->credits)
+			vkr_credit_due(s);
 		vkr_tx_push(s);
 		if (s->phase == VKR_PH_DRAIN)
 			vkr_tx_marker(s); /* what the push has posted may be unsignaled again */
@@ -549,12 +491,6 @@ void vkr_stream_addrs(struct vkr_stream *s, struct sockaddr_storage *local, stru
 		*peer = s->peer;
 }
 
-struct iov_cursor {
-	const struct iovec *iov;
-	int cnt;
-	size_t off;
-};
-
 static size_t iov_total(const struct iovec *iov, int cnt)
 {
 	size_t n = 0;
@@ -563,57 +499,6 @@ static size_t iov_total(const struct iovec *iov, int cnt)
 	for (i = 0; i < cnt; i++)
 		n += iov[i].iov_len;
 	return n;
-}
-
-static void scatter(struct iov_cursor *c, const uint8_t *from, size_t n)
-{
-	while (n) {
-		size_t part = vkr_min(c->iov->iov_len - c->off, n);
-
-		if (part) /* an empty entry's base may be NULL */
-			memcpy((char *)c->iov->iov_base + c->off, from, part);
-		from += part;
-		n -= part;
-		c->off += part;
-		if (c->off == c->iov->iov_len) {
-			c->iov++;
-			c->off = 0;
-		}
-	}
-}
-
-/* c NULL: they have been copied already. */
-static size_t rx_copy(struct vkr_stream *s, struct iov_cursor *c, size_t want)
-{
-	size_t done = 0;
-
-	while (done < want && s->inq) {
-		struct vkr_rx_ring *ring = &s->rx[s->rd];
-		size_t n = vkr_min(want - done, (size_t)(ring->received - ring->consumed));
-
-		if (c)
-			scatter(c, ring->buf + ring->consumed, n);
-		ring->consumed += (uint32_t)n;
-		s->inq -= n;
-		done += n;
-		if (ring->consumed == ring->len)
-			ring_emptied(s);
-	}
-	return done;
-}
-
-static size_t rx_peek(struct vkr_stream *s, struct iov_cursor *c, size_t want)
-{
-	const struct vkr_rx_ring *ring = &s->rx[s->rd];
-	size_t n = vkr_min(want, (size_t)(ring->received - ring->consumed)), more = 0;
-
-	scatter(c, ring->buf + ring->consumed, n);
-	if (s->rd != s->wr) {
-		ring = &s->rx[s->wr];
-		more = vkr_min(want - n, (size_t)ring->received);
-		scatter(c, ring->buf, more);
-	}
-	return n + more;
 }
 
 /* What recv says when no byte is there; the order is tcp_recvmsg()'s: an orderly end hides a later error. */
@@ -635,7 +520,6 @@ static ssize_t rx_nothing(struct vkr_stream *s)
 
 ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, int iovcnt, bool peek)
 {
-	struct iov_cursor c = {.iov = iov, .cnt = iovcnt};
 	size_t want = iov_total(iov, iovcnt);
 	ssize_t ret;
 
@@ -650,9 +534,9 @@ ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, int iovcn
 	} else if (vkr_unlikely(!want)) {
 		ret = 0;
 	} else if (peek) {
-		ret = (ssize_t)rx_peek(s, &c, want);
+		ret = (ssize_t)vkr_rx_peek(s, iov, want);
 	} else {
-		ret = (ssize_t)rx_copy(s, &c, want);
+		ret = (ssize_t)vkr_rx_take(s, iov, want);
 		vkr_stream_update(s, 0);
 	}
 	pthread_mutex_unlock(&s->p.lock);
@@ -670,23 +554,17 @@ void vkr_stream_hand_over(struct vkr_stream *s)
 
 ssize_t vkr_stream_forward(struct vkr_stream *s, ssize_t (*take)(void *arg, const struct iovec *iov, int n), void *arg)
 {
-	struct vkr_rx_ring *ring;
-	struct iovec iov[2];
+	struct iovec iov[VKR_RX_PIECES];
 	ssize_t ret;
-	int n = 1;
 
 	vkr_depth++;
 	pthread_mutex_lock(&s->p.lock);
 	if (!s->inq) {
 		ret = rx_nothing(s);
 	} else {
-		ring = &s->rx[s->rd];
-		iov[0] = (struct iovec){ring->buf + ring->consumed, ring->received - ring->consumed};
-		if (s->rd != s->wr && s->rx[s->wr].received)
-			iov[n++] = (struct iovec){s->rx[s->wr].buf, s->rx[s->wr].received};
-		ret = take(arg, iov, n);
+		ret = take(arg, iov, vkr_rx_pieces(s, iov));
 		if (ret > 0)
-			rx_copy(s, NULL, (size_t)ret);
+			vkr_rx_take(s, NULL, (size_t)ret);
 		vkr_stream_update(s, 0);
 	}
 	pthread_mutex_unlock(&s->p.lock);

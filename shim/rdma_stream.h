@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * One byte stream on one RC QP: what rdma_stream.c (receiving, readiness), rdma_send.c (sending) and rdma_close.c
- * (ending it) share, and what connection management sees. `lock` is stream->p.lock.
+ * One byte stream on one RC QP: what rdma_stream.c (completions, readiness), rdma_ring.c (receiving), rdma_send.c
+ * (sending), rdma_chain.c (work requests), rdma_credit.c (credits between two shims) and rdma_close.c (ending it)
+ * share, and what connection management sees. `lock` is stream->p.lock.
  *
  * The objects of verbs and of the CM are made and destroyed on the progress thread; it alone changes `phase` (under the
  * lock). Application threads post work requests and copy bytes under the lock.
@@ -13,7 +14,9 @@
 #include "wire.h"
 
 /* Receives posted, and what a shim may have outstanding towards us: the difference covers the peer's control messages,
- * which it does not hold back. 240 buffers of 32 bytes and 16 spare send slots fill two pages. */
+ * which it does not hold back. 240 buffers of 32 bytes, 14 spare send slots and 64 bytes of credit words fill two
+ * pages.
+ */
 #define VKR_RECV_DEPTH    240
 #define VKR_RECV_BOUND    200
 #define VKR_SEND_DEPTH    64
@@ -31,6 +34,8 @@
 #define VKR_NO_BOUND     UINT32_MAX
 #define VKR_ECHOES       8
 #define VKR_MAX_SGE      8
+#define VKR_CTL_SLOTS    14
+#define VKR_CTL_SIZE     ((VKR_RECV_DEPTH + VKR_CTL_SLOTS + 2) * VKR_WIRE_SIZE)
 
 enum vkr_phase {
 	VKR_PH_NEW,      /* connector: to be started */
@@ -52,12 +57,31 @@ enum {
 	VKR_CTL_PROBE = 1u << 2,
 	VKR_CTL_RESET = 1u << 3,
 	VKR_CTL_FIN = 1u << 4, /* after the last byte */
+	/* with credits */
+	VKR_CTL_SWITCH = 1u << 5, /* before the next byte */
+	VKR_CTL_GRANT = 1u << 6,  /* credit that the peer asked for */
+	VKR_CTL_CREDIT = 1u << 7, /* credit that it may find when it looks */
+	VKR_CTL_OFFER = 1u << 8,
+	VKR_CTL_WAKE = 1u << 9,
 };
 
+/* received and consumed: offsets, or with credits positions that only grow, in a ring of a power of two. */
 struct vkr_rx_ring {
 	uint8_t *buf;
 	uint32_t len, received, consumed;
 	struct ibv_mr *mr;
+};
+
+/* Receiving with credits: what the peer may know of us, and what it has asked. */
+struct vkr_rx_credit {
+	uint32_t total;             /* bytes that have arrived */
+	struct vkr_credit now;      /* bytes taken out, receives posted again */
+	struct vkr_credit returned; /* as written to the peer last */
+	enum vkr_imm wanted;        /* a wake request that waits for its answer; VKR_IMM_DATA: none */
+	uint32_t wanted_from;       /* its value */
+	uint32_t ring_start;        /* now.bytes when the present ring began */
+	bool offered;               /* rx[1 - wr] has been offered and is not written yet */
+	uint32_t trim_mark;         /* `total` when the trimmer came by */
 };
 
 struct vkr_tx {
@@ -66,12 +90,19 @@ struct vkr_tx {
 	bool have_ring;
 	uint64_t addr;
 	uint32_t rkey, len, off;
+	/* with credits: positions in the stream, modulo 2^32. acked.messages is `proven`'s counterpart. */
+	struct vkr_credit acked;
+	uint32_t pos, floor;  /* written; of that, up to there the present ring is free again */
+	bool waking;          /* a wake request waits for its answer */
+	uint64_t credit_addr; /* the peer's word */
+	uint32_t credit_rkey;
 	/* send queue: sequence numbers of work requests */
 	uint32_t posted, completed, unsignaled;
 	uint32_t staged[VKR_SEND_DEPTH]; /* bytes of staging that each holds */
 	/* receive-consuming messages (T1): posted, known to be reposted by the peer, allowed between them */
 	uint32_t msgs, proven, bound;
 	uint32_t data_mark; /* msgs at the last data message */
+	uint32_t fin_mark;  /* `posted` when the end had been told */
 	bool probing;
 	uint16_t probe_token;
 	uint32_t probe_mark;
@@ -106,6 +137,7 @@ struct vkr_stream {
 	enum vkr_role role;
 	enum vkr_peer_kind peer_kind;
 	uint32_t features; /* both sides have */
+	bool credits;      /* VKR_FEAT_CREDIT among them */
 	struct vkr_conn_stats *stats;
 	struct sockaddr_storage local, peer;
 
@@ -114,8 +146,9 @@ struct vkr_stream {
 	struct ibv_pd *pd;
 	struct ibv_qp *qp;
 	bool qp_live; /* reached RTR or beyond: has to be flushed before it is destroyed */
-	uint8_t *ctl; /* receive buffers, then send slots */
-	struct ibv_mr *ctl_mr;
+	uint8_t *ctl; /* receive buffers, then send slots, then the credit words */
+	struct ibv_mr *ctl_mr, *word_mr;
+	_Atomic uint64_t *word; /* the peer's to write: word[0]; word[1] is the source of what we write to it */
 	uint32_t inline_max;
 	int max_sge;
 
@@ -138,6 +171,7 @@ struct vkr_stream {
 	int flood_tokens;
 	int64_t flood_ns;
 
+	struct vkr_rx_credit rxc;
 	struct vkr_tx tx;
 
 	/* endings and errors (lock) */
@@ -189,13 +223,12 @@ void vkr_stream_update(struct vkr_stream *s, uint32_t edge);
 void vkr_stream_break(struct vkr_stream *s, int error);
 /* Lock held. T5: one WARN line, then vkr_stream_break(ECONNRESET). */
 void vkr_stream_violation(struct vkr_stream *s, const char *fmt, ...) VKR_PRINTF(2, 3);
+/* Lock held. One more message that nobody asked for: true if there are too many. */
+bool vkr_stream_flood(struct vkr_stream *s);
 /* Progress thread. State OPEN, watches fired. */
 void vkr_stream_opened(struct vkr_stream *s);
 /* Progress thread, after the event was handled. The peer has disconnected: deliver what has arrived, then EOF. */
 void vkr_stream_disconnected(struct vkr_stream *s);
-/* Lock held. Bytes or errors keep the rings' memory needed. */
-size_t vkr_stream_unread(struct vkr_stream *s);
-
 /* "10.0.0.1:6379", "[::1]:6379" */
 void vkr_addr_text(const struct sockaddr_storage *sa, char *out, size_t size);
 
@@ -225,6 +258,39 @@ int vkr_stream_post_receives(struct vkr_stream *s, const uint16_t *idx, int n);
 #define VKR_WR_MARKER 0x40000000u
 #define VKR_WR_SEQ    0x3fffffffu
 
+/* ---- rdma_ring.c: lock held */
+
+/* n bytes have arrived in ring wr, no more than vkr_rx_room(). */
+void vkr_rx_arrived(struct vkr_stream *s, uint32_t n);
+uint32_t vkr_rx_room(const struct vkr_stream *s);
+/* iov NULL: they have been copied already. */
+size_t vkr_rx_take(struct vkr_stream *s, const struct iovec *iov, size_t want);
+/* Where the unread bytes lie, in order; the number of pieces. */
+#define VKR_RX_PIECES 4
+int vkr_rx_pieces(const struct vkr_stream *s, struct iovec iov[VKR_RX_PIECES]);
+size_t vkr_rx_peek(struct vkr_stream *s, const struct iovec *iov, size_t want);
+/* With credits. The peer waits for room: a larger ring, if the application keeps up with this one. */
+void vkr_rx_pressure(struct vkr_stream *s);
+/* With credits. The peer writes to the ring that was offered. False: none was. */
+bool vkr_rx_switch(struct vkr_stream *s);
+/* Gives back what an idle connection does not need; true if it has no more than that. */
+bool vkr_rx_trim(struct vkr_stream *s, int64_t now);
+
+/* ---- rdma_credit.c: lock held, both ends have VKR_FEAT_CREDIT */
+
+/* Looks at the credit word. A word that cannot be ends the connection. */
+void vkr_credit_look(struct vkr_stream *s);
+/* A ring to write to from the next byte on. */
+void vkr_credit_ring(struct vkr_stream *s, uint64_t addr, uint32_t len, uint32_t rkey);
+/* Bytes were taken out or receives posted again: is it time to tell the peer? True: control has something for it. */
+bool vkr_credit_due(struct vkr_stream *s);
+/* The peer will not ask, but what goes out next can take credit along. */
+bool vkr_credit_rides(const struct vkr_stream *s);
+/* An immediate other than data. */
+void vkr_credit_imm(struct vkr_stream *s, enum vkr_imm type, uint32_t value, uint32_t *edge);
+/* Queued bytes cannot go for want of credit: asks for it. */
+void vkr_credit_sleep(struct vkr_stream *s);
+
 /* ---- rdma_send.c: lock held */
 
 void vkr_tx_push(struct vkr_stream *s);
@@ -233,10 +299,17 @@ void vkr_tx_ring(struct vkr_stream *s, uint64_t addr, uint32_t len, uint32_t rke
 void vkr_tx_proven(struct vkr_stream *s, uint32_t mark);
 /* Every accepted byte is known to be at the peer. */
 bool vkr_tx_drained(struct vkr_stream *s);
+/* The end of the stream was told, and the peer has it. */
+bool vkr_tx_fin_done(const struct vkr_stream *s);
 /* Once all is posted: makes the last requests' completion known where they were posted unsignaled. */
 void vkr_tx_marker(struct vkr_stream *s);
 void vkr_tx_release(struct vkr_stream *s); /* staging back to the pool, whatever it holds */
 bool vkr_tx_trim(struct vkr_stream *s);    /* the same if it is empty; false if it is kept */
+
+static inline uint32_t vkr_sq_free(const struct vkr_stream *s)
+{
+	return VKR_SEND_DEPTH - (s->tx.posted - s->tx.completed);
+}
 
 /* ---- rdma_close.c: progress thread, lock not held */
 

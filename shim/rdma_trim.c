@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * An idle connection keeps one ring and nothing else: what traffic made it take (staging, the second ring) goes back to
- * the pool a second later. The clock runs only while some connection has something to give.
+ * An idle connection keeps one ring and nothing else: what traffic made it take (staging, a second ring, a large one)
+ * goes back to the pool a second later. The clock runs only while some connection has something to give.
  */
 #include "rdma_stream.h"
 
@@ -30,13 +30,12 @@ static void trim_task_run(struct vkr_task *task)
 /* Lock held. True when nothing is left to give. */
 static bool stream_trim(struct vkr_stream *s, int64_t now)
 {
-	struct vkr_rx_ring *second = &s->rx[1 - s->wr];
+	bool rx;
 
 	if (s->phase != VKR_PH_OPEN)
 		return true; /* its end gives all back */
-	if (second->buf && s->rd == s->wr && now - s->refreshed_ns > TRIM_NS)
-		vkr_ring_destroy(s, second);
-	return vkr_tx_trim(s) && !second->buf;
+	rx = vkr_rx_trim(s, now);
+	return vkr_tx_trim(s) && rx;
 }
 
 static void trim_timer_run(struct vkr_timer *timer)

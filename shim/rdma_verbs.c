@@ -2,12 +2,11 @@
 /* The verbs objects of one connection: made and destroyed on the progress thread. */
 #include "rdma_stream.h"
 
+#include "config.h"
 #include "log.h"
 
 #include <string.h>
 
-#define CTL_SLOTS 16
-#define CTL_SIZE  ((VKR_RECV_DEPTH + CTL_SLOTS) * VKR_WIRE_SIZE)
 /* 10 to 60 us; the CM's default 0 means 655 ms (T1). */
 #define MIN_RNR_TIMER 3
 
@@ -142,11 +141,20 @@ static int post_all_receives(struct vkr_stream *s)
 
 static int control_create(struct vkr_stream *s)
 {
-	s->ctl = vkr_arena_alloc(CTL_SIZE);
+	s->ctl = vkr_arena_alloc(VKR_CTL_SIZE);
 	if (!s->ctl)
 		return -ENOMEM;
-	s->ctl_mr = vkr_mr_register(s->pd, s->ctl, CTL_SIZE, IBV_ACCESS_LOCAL_WRITE, &s->stats->mem_mr);
-	return s->ctl_mr ? 0 : err_or(ENOMEM);
+	s->ctl_mr = vkr_mr_register(s->pd, s->ctl, VKR_CTL_SIZE, IBV_ACCESS_LOCAL_WRITE, &s->stats->mem_mr);
+	if (!s->ctl_mr)
+		return err_or(ENOMEM);
+	if (!(vkr_config.features & VKR_FEAT_CREDIT))
+		return 0;
+	/* The peer may write one word of the page, and nothing else. */
+	s->word = (_Atomic uint64_t *)(void *)(s->ctl + (size_t)(VKR_RECV_DEPTH + VKR_CTL_SLOTS) * VKR_WIRE_SIZE);
+	vkr_store(&s->word[0], 0);
+	s->word_mr = vkr_mr_register(s->pd, (void *)s->word, VKR_CREDIT_SIZE,
+				     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, &s->stats->mem_mr);
+	return s->word_mr ? 0 : err_or(ENOMEM);
 }
 
 static int objects_create(struct vkr_stream *s, const char **what)
@@ -241,9 +249,11 @@ void vkr_stream_verbs_destroy(struct vkr_stream *s)
 	ring_retire(s, &s->rx[0]);
 	ring_retire(s, &s->rx[1]);
 	pthread_mutex_unlock(&s->p.lock);
+	vkr_mr_deregister(s->word_mr, &s->stats->mem_mr);
+	s->word_mr = NULL;
 	vkr_mr_deregister(s->ctl_mr, &s->stats->mem_mr);
 	s->ctl_mr = NULL;
-	vkr_arena_free(s->ctl, CTL_SIZE);
+	vkr_arena_free(s->ctl, VKR_CTL_SIZE);
 	s->ctl = NULL;
 	if (s->pd)
 		vkr_verbs.ibv_dealloc_pd(s->pd);

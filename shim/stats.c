@@ -279,6 +279,12 @@ static void totals_add(struct vkr_totals *t, struct vkr_conn_stats *c)
 	counter_move(&t->refreshes_in, &c->refreshes_in);
 	counter_move(&t->refreshes_out, &c->refreshes_out);
 	counter_move(&t->stalls, &c->stalls);
+	counter_move(&t->rings_in, &c->rings_in);
+	counter_move(&t->rings_out, &c->rings_out);
+	counter_move(&t->credits_in, &c->credits_in);
+	counter_move(&t->credits_out, &c->credits_out);
+	counter_move(&t->wakes_in, &c->wakes_in);
+	counter_move(&t->wakes_out, &c->wakes_out);
 }
 
 void vkr_stats_conn_free(struct vkr_conn_stats *c)

@@ -14,7 +14,7 @@
 #include <netinet/in.h>
 
 #define VKR_STATS_MAGIC     0x31534b56u /* "VKS1" */
-#define VKR_STATS_VERSION   1
+#define VKR_STATS_VERSION   2
 #define VKR_STATS_CONNS     65536 /* sparse */
 #define VKR_STATS_LISTENERS 256
 
@@ -43,8 +43,11 @@ struct vkr_conn_stats { /* 512 bytes */
 	vkr_counter bytes_in, bytes_out, immediates_in, immediates_out, sends_in, sends_out;
 	vkr_counter refreshes_in, refreshes_out; /* RegisterXferMemory received, sent */
 	vkr_counter stalls;                      /* times a sender had bytes and no room at the peer */
+	vkr_counter rings_in, rings_out;         /* with credits: new rings that the peer offered, and that we did */
+	vkr_counter credits_in, credits_out;     /* looks that found new credit; times it was written */
+	vkr_counter wakes_in, wakes_out;         /* requests for credit */
 	vkr_counter mem_mr, mem_queue;           /* bytes now */
-	uint8_t pad1[512 - 16 - 2 * sizeof(struct sockaddr_in6) - 72 - 96 - 8 - 11 * 8];
+	uint8_t pad1[512 - 16 - 2 * sizeof(struct sockaddr_in6) - 72 - 96 - 8 - 17 * 8];
 };
 
 struct vkr_listener_stats { /* 256 bytes */
@@ -62,6 +65,7 @@ struct vkr_totals { /* everything since start, closed connections included; live
 	vkr_counter conns_rdma, conns_tcp, failed;
 	vkr_counter bytes_in, bytes_out, immediates_in, immediates_out, sends_in, sends_out;
 	vkr_counter refreshes_in, refreshes_out, stalls;
+	vkr_counter rings_in, rings_out, credits_in, credits_out, wakes_in, wakes_out;
 };
 
 struct vkr_stats_header { /* first page */

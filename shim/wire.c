@@ -47,6 +47,7 @@ void vkr_wire_encode(const struct vkr_message *m, uint8_t out[VKR_WIRE_SIZE])
 		put64(out + 24, m->features);
 		break;
 	case VKR_OP_REGISTER_XFER_MEMORY:
+	case VKR_OP_OFFER:
 		put64(out + 16, m->address);
 		put32(out + 24, m->length);
 		put32(out + 28, m->rkey);
@@ -84,6 +85,7 @@ int vkr_wire_decode(const void *in, size_t size, uint32_t max_length, struct vkr
 		m->features = get64(p + 24);
 		return 0;
 	case VKR_OP_REGISTER_XFER_MEMORY:
+	case VKR_OP_OFFER:
 		return decode_memory(p, max_length, m);
 	case VKR_OP_KEEPALIVE:
 	case VKR_OP_FIN:
@@ -107,28 +109,100 @@ int vkr_wire_immediate(uint32_t imm_be, uint32_t room, uint32_t *bytes)
 	return 0;
 }
 
-void vkr_wire_hello_encode(const struct vkr_hello *h, uint8_t out[VKR_HELLO_SIZE])
+uint32_t vkr_wire_imm_encode(enum vkr_imm type, uint32_t value)
 {
+	uint32_t imm = (uint32_t)type << 28 | (value & VKR_IMM_VALUE), be;
+	uint8_t raw[4];
+
+	put32(raw, imm);
+	memcpy(&be, raw, sizeof(be));
+	return be;
+}
+
+int vkr_wire_imm_decode(uint32_t imm_be, enum vkr_imm *type, uint32_t *value)
+{
+	uint8_t raw[4];
+	uint32_t imm, kind;
+
+	memcpy(raw, &imm_be, sizeof(raw));
+	imm = get32(raw);
+	kind = imm >> 28;
+	if (kind > VKR_IMM_RESET)
+		return -EPROTO;
+	imm &= VKR_IMM_VALUE;
+	if ((kind == VKR_IMM_DATA && !imm) || ((kind == VKR_IMM_CREDIT || kind == VKR_IMM_RESET) && imm))
+		return -ERANGE;
+	*type = (enum vkr_imm)kind;
+	*value = imm;
+	return 0;
+}
+
+int32_t vkr_wire_imm_distance(uint32_t ahead, uint32_t value)
+{
+	uint32_t d = (ahead - value) & VKR_IMM_VALUE;
+
+	return d > VKR_IMM_VALUE / 2 ? (int32_t)d - (int32_t)VKR_IMM_VALUE - 1 : (int32_t)d;
+}
+
+uint64_t vkr_wire_credit_encode(const struct vkr_credit *c)
+{
+	uint8_t raw[VKR_CREDIT_SIZE];
+	uint64_t word;
+
+	put32(raw, c->bytes);
+	put32(raw + 4, c->messages);
+	memcpy(&word, raw, sizeof(word));
+	return word;
+}
+
+int vkr_wire_credit_accept(uint64_t word, const struct vkr_credit *sent, struct vkr_credit *c)
+{
+	uint8_t raw[VKR_CREDIT_SIZE];
+	uint32_t bytes, messages;
+
+	memcpy(raw, &word, sizeof(raw));
+	bytes = get32(raw);
+	messages = get32(raw + 4);
+	/* Differences, since the counts wrap: nothing is given back twice, and nothing that was not written. */
+	if (bytes - c->bytes > sent->bytes - c->bytes || messages - c->messages > sent->messages - c->messages)
+		return -ERANGE;
+	c->bytes = bytes;
+	c->messages = messages;
+	return 0;
+}
+
+size_t vkr_wire_hello_encode(const struct vkr_hello *h, uint8_t out[VKR_HELLO_SIZE])
+{
+	size_t size = h->features & VKR_FEAT_CREDIT ? VKR_HELLO_SIZE : VKR_HELLO_V1_SIZE;
+
 	memset(out, 0, VKR_HELLO_SIZE);
 	put32(out, VKR_HELLO_MAGIC);
 	out[4] = h->version;
-	out[5] = VKR_HELLO_SIZE;
+	out[5] = (uint8_t)size;
 	put16(out + 6, h->receives);
 	put32(out + 8, h->features);
 	put32(out + 12, h->ring_length);
 	put64(out + 16, h->ring_address);
 	put32(out + 24, h->ring_rkey);
 	put32(out + 28, h->ring_max);
+	if (size == VKR_HELLO_SIZE) {
+		put64(out + 40, h->credit_address);
+		put32(out + 48, h->credit_rkey);
+	}
+	return size;
 }
 
 static int hello_check(const struct vkr_hello *h, uint8_t header, size_t size)
 {
-	/* A later version keeps the first 40 bytes' meaning, so only 0 is wrong. */
-	if (h->version < 1 || header < VKR_HELLO_SIZE || header > size)
+	/* A later version keeps the meaning of the first bytes, so only 0 is wrong. */
+	if (h->version < 1 || header < VKR_HELLO_V1_SIZE || header > size)
 		return -EPROTO;
 	if (h->receives == 0 || h->ring_length == 0 || h->ring_length > h->ring_max)
 		return -EPROTO;
 	if (h->ring_address + (h->ring_length - 1) < h->ring_address)
+		return -EPROTO;
+	if (h->features & VKR_FEAT_CREDIT &&
+	    (header < VKR_HELLO_SIZE || !h->credit_address || h->credit_address % VKR_CREDIT_SIZE))
 		return -EPROTO;
 	return 0;
 }
@@ -140,7 +214,7 @@ int vkr_wire_hello_decode(const void *in, size_t size, struct vkr_hello *h)
 	memset(h, 0, sizeof(*h));
 	if (!in || size < 4 || get32(p) != VKR_HELLO_MAGIC)
 		return -ENOMSG;
-	if (size < VKR_HELLO_SIZE)
+	if (size < VKR_HELLO_V1_SIZE)
 		return -EPROTO;
 	h->version = p[4];
 	h->receives = get16(p + 6);
@@ -149,6 +223,10 @@ int vkr_wire_hello_decode(const void *in, size_t size, struct vkr_hello *h)
 	h->ring_address = get64(p + 16);
 	h->ring_rkey = get32(p + 24);
 	h->ring_max = get32(p + 28);
+	if (h->features & VKR_FEAT_CREDIT && p[5] >= VKR_HELLO_SIZE && size >= VKR_HELLO_SIZE) {
+		h->credit_address = get64(p + 40);
+		h->credit_rkey = get32(p + 48);
+	}
 	return hello_check(h, p[5], size);
 }
 
@@ -170,4 +248,11 @@ bool vkr_wire_refusal_decode(const void *in, size_t size, char *why, size_t room
 		why[i - 4] = p[i] >= ' ' && p[i] < 0x7f ? (char)p[i] : '?';
 	why[i - 4] = '\0';
 	return i > 4;
+}
+
+uint32_t vkr_wire_features(uint32_t ours, uint32_t theirs)
+{
+	uint32_t both = ours & theirs & VKR_FEAT_ALL;
+
+	return (both & VKR_FEAT_FIN) && (both & VKR_FEAT_RESIZE) ? both : both & ~(uint32_t)VKR_FEAT_CREDIT;
 }

@@ -17,16 +17,17 @@
 _Static_assert(VALUES_END(struct vkr_conn_stats, mem_queue) - offsetof(struct vkr_conn_stats, bytes_in) ==
 		   STAT_VALUES * sizeof(uint64_t),
 	       "connection counters are in the order of enum stat_value");
-_Static_assert(VALUES_END(struct vkr_totals, stalls) - offsetof(struct vkr_totals, bytes_in) ==
+_Static_assert(VALUES_END(struct vkr_totals, wakes_out) - offsetof(struct vkr_totals, bytes_in) ==
 		   STAT_TOTALS * sizeof(uint64_t),
 	       "totals are in the order of enum stat_value");
 _Static_assert(VALUES_END(struct vkr_stats_header, fallbacks) - offsetof(struct vkr_stats_header, qps) ==
 		   STAT_GAUGES * sizeof(uint64_t),
 	       "gauges are in the order of enum stat_gauge");
 
-const char *const stat_value_names[STAT_VALUES] = {"bytes_in", "bytes_out", "immediates_in", "immediates_out",
-						   "sends_in", "sends_out", "refreshes_in",  "refreshes_out",
-						   "stalls",   "mem_mr",    "mem_queue"};
+const char *const stat_value_names[STAT_VALUES] = {
+    "bytes_in",     "bytes_out",     "immediates_in", "immediates_out", "sends_in",  "sends_out",
+    "refreshes_in", "refreshes_out", "stalls",        "rings_in",       "rings_out", "credits_in",
+    "credits_out",  "wakes_in",      "wakes_out",     "mem_mr",         "mem_queue"};
 const char *const stat_gauge_names[STAT_GAUGES] = {"qps",     "mrs",      "mr_bytes",  "cqs",      "library_fds",
 						   "wakeups", "cq_polls", "cq_events", "fallbacks"};
 

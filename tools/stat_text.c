@@ -225,10 +225,12 @@ static void print_totals(FILE *out, const struct stat_process *p)
 		p->conns_rdma, p->conns_tcp, p->failed, p->gauge[STAT_FALLBACKS]);
 	fprintf(out,
 		"  by rdma: %s in (%" PRIu64 " immediates), %s out (%" PRIu64 " immediates), sends %" PRIu64 "/%" PRIu64
-		", refreshes %" PRIu64 "/%" PRIu64 ", stalls %" PRIu64 "\n",
+		", refreshes %" PRIu64 "/%" PRIu64 ", stalls %" PRIu64 ", credits %" PRIu64 "/%" PRIu64
+		", wake requests %" PRIu64 "/%" PRIu64 "\n",
 		scaled(in, (double)v[STAT_BYTES_IN]), v[STAT_IMMEDIATES_IN],
 		scaled(outgoing, (double)v[STAT_BYTES_OUT]), v[STAT_IMMEDIATES_OUT], v[STAT_SENDS_IN],
-		v[STAT_SENDS_OUT], v[STAT_REFRESHES_IN], v[STAT_REFRESHES_OUT], v[STAT_STALLS]);
+		v[STAT_SENDS_OUT], v[STAT_REFRESHES_IN], v[STAT_REFRESHES_OUT], v[STAT_STALLS], v[STAT_CREDITS_IN],
+		v[STAT_CREDITS_OUT], v[STAT_WAKES_IN], v[STAT_WAKES_OUT]);
 }
 
 static void print_gauges(FILE *out, const struct stat_process *p, const struct stat_process *before, double seconds)

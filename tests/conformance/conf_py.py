@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Harness of the Python conformance tests: a watchdog, pairs over loopback, and the evidence from the counters.
 
-The layout read here is that of shim/stats.h, version 1."""
+The layout read here is that of shim/stats.h, version 2."""
 import faulthandler
 import os
 import socket
 import struct
 import sys
 
-MAGIC, VERSION = 0x31534B56, 1
+MAGIC, VERSION = 0x31534B56, 2
 CONN_SIZE, LISTENER_SIZE, LISTENERS = 512, 256, 256
 
 
@@ -54,7 +54,7 @@ def evidence():
             if struct.unpack_from("=i", head, 24)[0] != os.getpid():
                 continue
             rdma, tcp, _, _, _, _, imm_out = struct.unpack_from("=7Q", head, 168)
-            high, = struct.unpack_from("=I", head, 168 + 12 * 8 + 9 * 8)
+            high, = struct.unpack_from("=I", head, 168 + 18 * 8 + 9 * 8)
             f.seek(4096 + LISTENERS * LISTENER_SIZE)
             for _ in range(high):
                 conn = f.read(CONN_SIZE)

@@ -85,6 +85,52 @@ static void hello(uint32_t features, uint32_t length, uint64_t addr, uint32_t rk
 	put32(28, 1 << 20);
 }
 
+/* The other way to be a shim: a real ring and a credit word, which are known once the memory is registered. */
+static bool with_credits;
+static uint64_t word_addr;
+static uint32_t word_rkey;
+
+static void pd_credits(void)
+{
+	with_credits = true;
+	p.polite = false; /* rings are not registered anew */
+	private_len = 56;
+}
+
+static void pd_credits_fill(void)
+{
+	uint64_t word = (uintptr_t)p.ring + RP_RING - 8;
+
+	hello(7, 32768, (uintptr_t)p.ring, p.ring_mr->rkey);
+	private_len = 56;
+	private_data[4] = 2;
+	private_data[5] = 56;
+	put32(40, (uint32_t)(word >> 32));
+	put32(44, (uint32_t)word);
+	put32(48, p.ring_mr->rkey);
+}
+
+static uint32_t get32(unsigned at)
+{
+	uint32_t v;
+
+	memcpy(&v, p.hello + at, 4);
+	return ntohl(v);
+}
+
+/* Where we may write, from the other side's header. False: it has no credits to give. */
+static bool credits_taken(void)
+{
+	if (get32(0) != 0x564b5231 || p.hello[5] < 56 || !(get32(8) & 4))
+		return false;
+	p.length = get32(12);
+	p.addr = (uint64_t)get32(16) << 32 | get32(20);
+	p.rkey = get32(24);
+	word_addr = (uint64_t)get32(40) << 32 | get32(44);
+	word_rkey = get32(48);
+	return true;
+}
+
 static void pd_garbage(void)
 {
 	unsigned i;
@@ -294,6 +340,40 @@ static void do_reset(void)
 	chat(1);
 }
 
+/* An immediate of a type between shims; arg 0: the immediate, arg 1: how often. */
+static void do_typed(void)
+{
+	unsigned i, n = (unsigned)num(1, 1);
+
+	for (i = 0; i < n && !p.dead; i++)
+		rp_post(&p, IBV_WR_RDMA_WRITE_WITH_IMM, p.addr, p.rkey, 0, 0, (uint32_t)num(0, 0));
+}
+
+/* Credit that was not earned. arg 0: bytes, arg 1: messages. The word is looked at when there is no room left. */
+static void do_credit(void)
+{
+	uint32_t word[2] = {htonl((uint32_t)num(0, 0)), htonl((uint32_t)num(1, 0))};
+
+	memcpy(p.tx, word, sizeof(word));
+	rp_post(&p, IBV_WR_RDMA_WRITE, word_addr, word_rkey, 0, sizeof(word), 0);
+	rp_post(&p, IBV_WR_RDMA_WRITE_WITH_IMM, word_addr, word_rkey, 0, sizeof(word), 0x10000000);
+}
+
+/* More than the word, or beside it. */
+static void do_credit_write(void)
+{
+	rp_post(&p, IBV_WR_RDMA_WRITE, word_addr + num(0, 0), word_rkey, 0, (uint32_t)num(1, 8), 0);
+}
+
+/* New rings. arg 0: length, arg 1: how many. */
+static void do_offer(void)
+{
+	unsigned i, n = (unsigned)num(1, 1);
+
+	for (i = 0; i < n && !p.dead; i++)
+		rp_message(&p, 0x5602, (uintptr_t)p.ring, (uint32_t)num(0, 65536), p.ring_mr->rkey);
+}
+
 static void do_disconnect(void)
 {
 	rdma_disconnect(p.id);
@@ -348,6 +428,14 @@ static const struct attack attacks[] = {
     {.name = "pd-short-magic", .before = pd_short_magic, .run = do_chat},
     {.name = "pd-spoilt", .before = pd_spoilt, .run = do_nothing},
     {.name = "pd-ring", .before = pd_ring, .run = do_nothing},
+    {.name = "credit-chat", .before = pd_credits, .run = do_chat},
+    {.name = "credit-register", .before = pd_credits, .run = do_register},
+    {.name = "credit-fin", .before = pd_credits, .run = do_fin},
+    {.name = "credit-overrun", .before = pd_credits, .run = do_overrun},
+    {.name = "typed", .before = pd_credits, .run = do_typed},
+    {.name = "credit", .before = pd_credits, .run = do_credit},
+    {.name = "credit-write", .before = pd_credits, .run = do_credit_write},
+    {.name = "offer", .before = pd_credits, .run = do_offer},
     {.name = "opcode", .run = do_opcode},
     {.name = "size", .run = do_size},
     {.name = "early-opcode", .run = do_opcode, .raw = true},
@@ -382,6 +470,8 @@ static void step(const char *name)
 {
 	if (die_at && !strcmp(name, die_at))
 		raise(SIGKILL);
+	if (with_credits && !strcmp(name, "qp"))
+		pd_credits_fill();
 }
 
 static void outcome(void)
@@ -412,10 +502,15 @@ static void attack_run(const struct attack *a)
 		say("ends");
 		return;
 	}
-	rp_register(&p);
-	rp_step("registered");
-	if (!rp_wait(&p, &p.registers, 1, 5000))
-		return;
+	if (with_credits) {
+		if (!credits_taken())
+			exit(2);
+	} else {
+		rp_register(&p);
+		rp_step("registered");
+		if (!rp_wait(&p, &p.registers, 1, 5000))
+			return;
+	}
 	rp_step("exchanged");
 	say("begins");
 	a->run();

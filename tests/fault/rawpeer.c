@@ -91,11 +91,21 @@ static void prepare(struct rawpeer *p)
 
 /* ------------------------------------------------------------------ events and completions */
 
+static void take_hello(struct rawpeer *p, const struct rdma_cm_event *ev)
+{
+	size_t n = ev->param.conn.private_data_len;
+
+	if (ev->param.conn.private_data)
+		memcpy(p->hello, ev->param.conn.private_data, n < sizeof(p->hello) ? n : sizeof(p->hello));
+}
+
 static void cm_event(struct rawpeer *p, struct rdma_cm_event *ev)
 {
 	switch (ev->event) {
 	case RDMA_CM_EVENT_ESTABLISHED:
 		p->established = true;
+		if (!p->listener)
+			take_hello(p, ev);
 		break;
 	case RDMA_CM_EVENT_REJECTED:
 	case RDMA_CM_EVENT_UNREACHABLE:
@@ -237,8 +247,10 @@ static void expect(struct rawpeer *p, enum rdma_cm_event_type type)
 		fprintf(stderr, "rawpeer: %s instead of %s\n", rdma_event_str(ev->event), rdma_event_str(type));
 		exit(2);
 	}
-	if (type == RDMA_CM_EVENT_CONNECT_REQUEST)
+	if (type == RDMA_CM_EVENT_CONNECT_REQUEST) {
 		p->id = ev->id;
+		take_hello(p, ev);
+	}
 	rdma_ack_cm_event(ev);
 }
 

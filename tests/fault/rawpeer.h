@@ -30,6 +30,7 @@ struct rawpeer {
 	uint64_t addr;
 	uint32_t length, rkey, offset;
 	unsigned registers; /* RegisterXferMemory received */
+	uint8_t hello[56];  /* private data of the other side, if any */
 
 	uint64_t bytes_in; /* by its immediates */
 	uint32_t ring_used;

@@ -7,9 +7,9 @@
 #include <arpa/inet.h>
 #include <string.h>
 
-static const char *const variables[] = {"VKRDMA_LISTEN", "VKRDMA_CONNECT",   "VKRDMA_FALLBACK",
-					"VKRDMA_LOG",    "VKRDMA_PROVIDER",  "VKRDMA_CONNECT_TIMEOUT",
-					"VKRDMA_RING",   "VKRDMA_KEEPALIVE", "VKRDMA_EARLY_REFRESH"};
+static const char *const variables[] = {
+    "VKRDMA_LISTEN",          "VKRDMA_CONNECT", "VKRDMA_FALLBACK",  "VKRDMA_LOG",           "VKRDMA_PROVIDER",
+    "VKRDMA_CONNECT_TIMEOUT", "VKRDMA_RING",    "VKRDMA_KEEPALIVE", "VKRDMA_EARLY_REFRESH", "VKRDMA_FEATURES"};
 
 static const char *set_name, *set_value;
 
@@ -68,6 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	FUZZ_CHECK(cfg.active == (cfg.n_listen + cfg.n_connect > 0));
 	FUZZ_CHECK(cfg.connect_timeout_ms >= 1 && cfg.connect_timeout_ms <= 60000);
 	FUZZ_CHECK(cfg.native_ring >= 4096 && cfg.native_ring <= 64 << 20);
+	FUZZ_CHECK(cfg.features <= 7);
 	if (rc < 0) {
 		check_error(err, set_name);
 		FUZZ_CHECK(!cfg.active);
@@ -93,6 +94,7 @@ size_t fuzz_seed(unsigned n, uint8_t *out)
 	    "\002tcp",
 	    "\003debug:/tmp/x",
 	    "\003none",
+	    "\011fin, resize,credit",
 	    "\004soft",
 	    "\0052000",
 	    "\006256k",

@@ -19,7 +19,7 @@ static void check_message(const uint8_t *data, size_t size, uint32_t max)
 	FUZZ_CHECK((rc == -EBADMSG) == (size != VKR_WIRE_SIZE));
 	if (rc)
 		return;
-	if (m.opcode == VKR_OP_REGISTER_XFER_MEMORY) {
+	if (m.opcode == VKR_OP_REGISTER_XFER_MEMORY || m.opcode == VKR_OP_OFFER) {
 		FUZZ_CHECK(m.length > 0 && m.length <= max);
 		FUZZ_CHECK(m.address <= UINT64_MAX - m.length + 1 || m.address + (m.length - 1) >= m.address);
 	}
@@ -39,12 +39,15 @@ static void check_hello(const uint8_t *data, size_t size)
 	memset(&h, 0, sizeof(h));
 	rc = vkr_wire_hello_decode(data, size, &h);
 	FUZZ_CHECK(rc == 0 || rc == -ENOMSG || rc == -EPROTO);
-	FUZZ_CHECK(rc != 0 || size >= VKR_HELLO_SIZE);
+	FUZZ_CHECK(rc != 0 || size >= VKR_HELLO_V1_SIZE);
 	if (rc)
 		return;
-	vkr_wire_hello_encode(&h, bytes);
+	FUZZ_CHECK(!(h.features & VKR_FEAT_CREDIT) == !h.credit_address && h.credit_address % VKR_CREDIT_SIZE == 0);
 	memset(&again, 0, sizeof(again));
-	FUZZ_CHECK(vkr_wire_hello_decode(bytes, sizeof(bytes), &again) == 0);
+	size = vkr_wire_hello_encode(&h, bytes);
+	FUZZ_CHECK(size == VKR_HELLO_V1_SIZE || size == VKR_HELLO_SIZE);
+	FUZZ_CHECK(vkr_wire_hello_decode(bytes, size, &again) == 0);
+	FUZZ_CHECK(again.credit_address == h.credit_address && again.credit_rkey == h.credit_rkey);
 	FUZZ_CHECK(again.receives == h.receives && again.features == h.features);
 	FUZZ_CHECK(again.ring_length == h.ring_length && again.ring_rkey == h.ring_rkey);
 	FUZZ_CHECK(again.ring_max == h.ring_max && again.ring_address == h.ring_address);
@@ -78,6 +81,45 @@ static void check_refusal(const uint8_t *data, size_t size, uint32_t bound)
 		FUZZ_CHECK(why[i] >= ' ' && why[i] < 0x7f);
 }
 
+static void check_typed(const uint8_t *data, size_t size)
+{
+	enum vkr_imm type = VKR_IMM_DATA;
+	uint32_t imm, value = 0;
+	int rc;
+
+	if (size < 4)
+		return;
+	memcpy(&imm, data, 4);
+	rc = vkr_wire_imm_decode(imm, &type, &value);
+	FUZZ_CHECK(rc == 0 || rc == -EPROTO || rc == -ERANGE);
+	FUZZ_CHECK((rc == -EPROTO) == (ntohl(imm) >> 28 > VKR_IMM_RESET));
+	if (rc)
+		return;
+	FUZZ_CHECK(value <= VKR_IMM_VALUE && (type != VKR_IMM_DATA || value));
+	FUZZ_CHECK(vkr_wire_imm_encode(type, value) == imm);
+}
+
+/* Whatever the word says, the writer never has more room than a ring, nor takes any back. */
+static void check_credit(const uint8_t *data, size_t size)
+{
+	struct vkr_credit c, sent, before;
+	uint64_t word;
+
+	if (size < 24)
+		return;
+	memcpy(&word, data, 8);
+	memcpy(&sent, data + 8, 8);
+	memcpy(&c, data + 16, 8);
+	before = c;
+	if (vkr_wire_credit_accept(word, &sent, &c)) {
+		FUZZ_CHECK(c.bytes == before.bytes && c.messages == before.messages);
+		return;
+	}
+	FUZZ_CHECK(sent.bytes - c.bytes <= sent.bytes - before.bytes);
+	FUZZ_CHECK(sent.messages - c.messages <= sent.messages - before.messages);
+	FUZZ_CHECK(vkr_wire_credit_encode(&c) == word);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	uint32_t bound;
@@ -85,14 +127,25 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (size < 5)
 		return 0;
 	memcpy(&bound, data + 1, 4);
-	if (data[0] % 4 == 0)
+	switch (data[0] % 6) {
+	case 0:
 		check_message(data + 5, size - 5, bound);
-	else if (data[0] % 4 == 1)
+		break;
+	case 1:
 		check_hello(data + 5, size - 5);
-	else if (data[0] % 4 == 3)
-		check_refusal(data + 5, size - 5, bound);
-	else
+		break;
+	case 2:
 		check_immediate(data + 5, size - 5, bound);
+		break;
+	case 3:
+		check_refusal(data + 5, size - 5, bound);
+		break;
+	case 4:
+		check_typed(data + 5, size - 5);
+		break;
+	default:
+		check_credit(data + 5, size - 5);
+	}
 	return 0;
 }
 
@@ -103,20 +156,35 @@ static size_t seed_head(uint8_t *out, uint8_t what, uint32_t bound)
 	return 5;
 }
 
-static size_t seed_hello(uint8_t *out, unsigned padding)
+static size_t seed_hello(uint8_t *out, uint32_t features, unsigned total)
 {
 	const struct vkr_hello h = {.version = VKR_HELLO_VERSION,
 				    .receives = 128,
-				    .features = VKR_FEAT_FIN | VKR_FEAT_RESIZE,
+				    .features = features,
+				    .credit_address = 0x7f0000001ff8,
+				    .credit_rkey = 0x4321,
 				    .ring_length = 32768,
 				    .ring_rkey = 0x1234,
 				    .ring_max = 1 << 20,
 				    .ring_address = 0x7f0000000000};
 	size_t n = seed_head(out, 1, 0);
 
+	memset(out + n, 0, total);
 	vkr_wire_hello_encode(&h, out + n);
-	memset(out + n + VKR_HELLO_SIZE, 0, padding);
-	return n + VKR_HELLO_SIZE + padding;
+	return n + total;
+}
+
+/* A word within what was sent, and what had been credited before. */
+static size_t seed_credit(uint8_t *out)
+{
+	const struct vkr_credit c = {.bytes = 5000, .messages = 60}, sent = {.bytes = 32768, .messages = 90};
+	uint64_t word = vkr_wire_credit_encode(&c);
+	size_t n = seed_head(out, 5, 0);
+
+	memcpy(out + n, &word, 8);
+	memcpy(out + n + 8, &sent, 8);
+	memset(out + n + 16, 0, 8);
+	return n + 24;
 }
 
 size_t fuzz_seed(unsigned n, uint8_t *out)
@@ -129,8 +197,9 @@ size_t fuzz_seed(unsigned n, uint8_t *out)
 	    {.opcode = VKR_OP_REGISTER_XFER_MEMORY, .address = UINT64_MAX - 4095, .length = 4096, .rkey = 1},
 	    {.opcode = VKR_OP_FIN},
 	    {.opcode = VKR_OP_RESET},
+	    {.opcode = VKR_OP_OFFER, .address = 0x7f1234567000, .length = 128 << 10, .rkey = 0x77},
 	};
-	const uint32_t imm = htonl(4096);
+	const uint32_t imm = htonl(4096), fin = vkr_wire_imm_encode(VKR_IMM_FIN, 12345);
 	size_t head;
 
 	if (n < VKR_ARRAY_SIZE(messages)) {
@@ -140,9 +209,9 @@ size_t fuzz_seed(unsigned n, uint8_t *out)
 	}
 	switch (n - VKR_ARRAY_SIZE(messages)) {
 	case 0:
-		return seed_hello(out, 16); /* as a CONNECT request pads it */
+		return seed_hello(out, VKR_FEAT_ALL, 56); /* as in a CONNECT request */
 	case 1:
-		return seed_hello(out, 156); /* as the reply does */
+		return seed_hello(out, VKR_FEAT_FIN | VKR_FEAT_RESIZE, 196); /* as the reply pads it */
 	case 2:
 		head = seed_head(out, 2, 4096);
 		memcpy(out + head, &imm, sizeof(imm));
@@ -151,6 +220,12 @@ size_t fuzz_seed(unsigned n, uint8_t *out)
 		head = seed_head(out, 3, 60);
 		vkr_wire_refusal_encode("no queue pair is left", out + head);
 		return head + VKR_REFUSAL_SIZE;
+	case 4:
+		head = seed_head(out, 4, 0);
+		memcpy(out + head, &fin, sizeof(fin));
+		return head + sizeof(fin);
+	case 5:
+		return seed_credit(out);
 	default:
 		return 0;
 	}

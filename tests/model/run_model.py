@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Runs spin on sleep.pml: run_model.py (pass|fail) [--livelock] [-DNAME ...]
+"""Runs spin on a model of this folder: run_model.py (pass|fail) MODEL.pml [--livelock] [-DNAME ...]
 
 pass: the whole state space was searched and no error was found.
 fail: spin must find an error (a mutant that survives means that the model cannot see that fault).
@@ -21,8 +21,7 @@ def run(cmd, cwd):
     return r.returncode, r.stdout
 
 
-def search(defines, livelock, work):
-    model = os.path.join(os.path.dirname(os.path.abspath(__file__)), "sleep.pml")
+def search(model, defines, livelock, work):
     rc, out = run(["spin", "-a", *defines, model], work)
     if rc or not os.path.exists(os.path.join(work, "pan.c")) or "Error" in out:
         sys.exit("spin refused the model:\n" + out)
@@ -36,14 +35,15 @@ def search(defines, livelock, work):
 
 
 def main():
-    want, rest = sys.argv[1], sys.argv[2:]
+    want, rest = sys.argv[1], sys.argv[3:]
+    model = os.path.join(os.path.dirname(os.path.abspath(__file__)), sys.argv[2])
     defines = [a for a in rest if a.startswith("-D")]
     livelock = "--livelock" in rest
     if not shutil.which("spin"):
         print("skipped: spin is not installed")
         return 77
     with tempfile.TemporaryDirectory() as work:
-        out = search(defines, livelock, work)
+        out = search(model, defines, livelock, work)
         m = re.search(r"errors: (\d+)", out)
         states = re.search(r"(\d+) states, stored", out)
         if not m:
@@ -51,14 +51,13 @@ def main():
         errors = int(m.group(1))
         truncated = "Search not completed" in out or "max search depth too small" in out or "out of memory" in out
         why = re.search(r"pan:1: (.*) \(at depth", out)
-        print(f"{' '.join(rest) or 'model'}: {errors} error(s), {states.group(1) if states else '?'} states"
+        print(f"{' '.join(sys.argv[2:])}: {errors} error(s), {states.group(1) if states else '?'} states"
               + (f", {why.group(1)}" if why else ""))
         if want == "fail":
             if not errors:
                 print("FAILED: no counterexample: the model does not see this fault")
             else:
-                trail = run(["spin", "-p", "-g", "-t", *defines, os.path.join(
-                    os.path.dirname(os.path.abspath(__file__)), "sleep.pml")], work)[1] if "-v" in rest else ""
+                trail = run(["spin", "-p", "-g", "-t", *defines, model], work)[1] if "-v" in rest else ""
                 print(trail, end="")
             return 0 if errors else 1
         if truncated:

@@ -42,7 +42,7 @@ static void numbers(struct vkr_conn_stats *c, uint64_t base)
 	vkr_counter *v = &c->bytes_in;
 	int i;
 
-	for (i = 0; i < 9; i++)
+	for (i = 0; i < 15; i++)
 		vkr_count(v + i, base + (uint64_t)i);
 	vkr_store(&c->mem_mr, 65536);
 	vkr_store(&c->mem_queue, 16384);
@@ -69,7 +69,7 @@ static void make(void)
 	vkr_store(&vkr_stats->wakeups, 42);
 	vkr_store(&vkr_stats->fallbacks, 1);
 
-	c = conn(VKR_ROLE_ACCEPT, 1000, "6379"); /* closed: 100 to 108 */
+	c = conn(VKR_ROLE_ACCEPT, 1000, "6379"); /* closed: 100 to 114 */
 	vkr_stats_conn_open(c, VKR_TRANSPORT_RDMA, NULL);
 	numbers(c, 100);
 	first = conn(VKR_ROLE_ACCEPT, 1001, "6379");

@@ -6,6 +6,7 @@
 #include "log.h"
 #include "socket.h"
 #include "verbs_dl.h"
+#include "wire.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -142,6 +143,13 @@ static void limit_inline(void)
 	vkr_verbs.soft = &less;
 }
 
+uint32_t stream_features(void)
+{
+	const char *bits = getenv("STREAM_FEATURES");
+
+	return bits ? (uint32_t)strtoul(bits, NULL, 0) : VKR_FEAT_ALL;
+}
+
 void stream_engine(void)
 {
 	const char *reason = "";
@@ -150,6 +158,7 @@ void stream_engine(void)
 	/* Without it: libibverbs.so.1 and librdmacm.so.1, which LD_LIBRARY_PATH may make softverbs again. */
 	vkr_config.provider_soft = !getenv("STREAM_VERBS");
 	vkr_config.native_ring = 256 << 10;
+	vkr_config.features = stream_features();
 	if (level && !strcmp(level, "debug"))
 		vkr_log_level = VKR_LOG_DEBUG;
 	if (vkr_engine_start(&reason)) {
@@ -486,7 +495,9 @@ static void *answer_questions(void *arg)
 	char c;
 
 	while (read(p->ask, &c, 1) == 1) {
-		if (c != 'g')
+		if (c >= '0' && c <= '7')
+			vkr_config.features = (uint32_t)(c - '0');
+		else if (c != 'g')
 			CHECK(vkr_verbs.soft->fault(c == 'j' ? "join" : "cut") == 0);
 		g.qps = vkr_load(&vkr_stats->qps);
 		g.mrs = vkr_load(&vkr_stats->mrs);
@@ -593,6 +604,14 @@ void peer_link(struct peer *p, bool up)
 	struct peer_gauges g;
 
 	ask(p, up ? 'j' : 'c', &g);
+}
+
+void peer_features(struct peer *p, uint32_t features)
+{
+	struct peer_gauges g;
+
+	CHECK(features <= 7);
+	ask(p, (char)('0' + features), &g);
 }
 
 void peer_stop(struct peer *p)

@@ -46,9 +46,13 @@ void peer_start(struct peer *p);
 void peer_stop(struct peer *p);
 void peer_gauges(struct peer *p, struct peer_gauges *g);
 void peer_link(struct peer *p, bool up);
+/* What the server agrees to on connections from now on: VKR_FEAT_*. */
+void peer_features(struct peer *p, uint32_t features);
 
 /* Both sides. ms bounds each wait; a wait that takes longer aborts the program with a message. */
 void stream_engine(void);
+/* VKR_FEAT_* that both sides begin with: all, or STREAM_FEATURES. */
+uint32_t stream_features(void);
 struct vkr_stream *stream_connect(const struct sockaddr_in *to, const struct peer_order *order);
 /* 0, or -errno with the reason printed to *reason */
 int stream_try(const struct sockaddr_in *to, int timeout_ms, struct vkr_stream **s, const char **reason);

@@ -3,6 +3,7 @@
 #include "unit.h"
 
 #include "config.h"
+#include "wire.h"
 #include "log.h"
 
 #include <arpa/inet.h>
@@ -72,6 +73,7 @@ static void test_defaults(void **state)
 	assert_int_equal(cfg.connect_timeout_ms, 2000);
 	assert_int_equal(cfg.keepalive_s, 3);
 	assert_int_equal(cfg.native_ring, 262144);
+	assert_int_equal(cfg.features, VKR_FEAT_ALL);
 	assert_int_equal(cfg.n_listen, 0);
 	assert_int_equal(cfg.n_connect, 0);
 	assert_int_equal(cfg.log_level, VKR_LOG_WARN);
@@ -195,6 +197,9 @@ static void test_bad_values(void **state)
 	    {"VKRDMA_EARLY_REFRESH", "on", {"VKRDMA_EARLY_REFRESH", "yes or no"}},
 	    {"VKRDMA_POLL", "1001", {"VKRDMA_POLL", "0 to 1000"}},
 	    {"VKRDMA_POLL", "on", {"\"on\""}},
+	    {"VKRDMA_FEATURES", "credits", {"VKRDMA_FEATURES", "\"credits\"", "fin, resize and credit"}},
+	    {"VKRDMA_FEATURES", "fin,,resize", {"VKRDMA_FEATURES"}},
+	    {"VKRDMA_FEATURES", "-credit", {"\"-credit\""}},
 	    {"VKRDMA_LOG", "loud", {"VKRDMA_LOG", "\"loud\""}},
 	    {"VKRDMA_LOG", "info:", {"VKRDMA_LOG", "no file name"}},
 	    {"VKRDMA_LOG", ":x", {"VKRDMA_LOG"}},
@@ -263,6 +268,14 @@ static void test_good_settings(void **state)
 	assert_int_equal(cfg.log_level, VKR_LOG_DEBUG);
 	assert_string_equal(cfg.log_file, "/dev/null");
 
+	assert_int_equal(parse_one("VKRDMA_FEATURES", "none", &cfg, err), 0);
+	assert_int_equal(cfg.features, 0);
+	assert_int_equal(parse_one("VKRDMA_FEATURES", "all", &cfg, err), 0);
+	assert_int_equal(cfg.features, VKR_FEAT_ALL);
+	assert_int_equal(parse_one("VKRDMA_FEATURES", " fin , resize", &cfg, err), 0);
+	assert_int_equal(cfg.features, VKR_FEAT_FIN | VKR_FEAT_RESIZE);
+	assert_int_equal(parse_one("VKRDMA_FEATURES", "credit", &cfg, err), 0);
+	assert_int_equal(cfg.features, VKR_FEAT_CREDIT);
 	assert_int_equal(parse_one("VKRDMA_RING", "4K", &cfg, err), 0);
 	assert_int_equal(cfg.native_ring, 4096);
 	assert_int_equal(parse_one("VKRDMA_RING", "65536", &cfg, err), 0);

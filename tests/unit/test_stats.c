@@ -180,7 +180,8 @@ static void totals(void)
 	struct vkr_conn_stats *a = conn(VKR_ROLE_CONNECT), *b = conn(VKR_ROLE_ACCEPT), *c = conn(VKR_ROLE_CONNECT);
 	int i;
 	vkr_counter *from[] = {&a->bytes_in,  &a->bytes_out,    &a->immediates_in, &a->immediates_out, &a->sends_in,
-			       &a->sends_out, &a->refreshes_in, &a->refreshes_out, &a->stalls};
+			       &a->sends_out, &a->refreshes_in, &a->refreshes_out, &a->stalls,         &a->rings_in,
+			       &a->rings_out, &a->credits_in,   &a->credits_out,   &a->wakes_in,       &a->wakes_out};
 
 	t = &vkr_stats->closed;
 	vkr_stats_conn_open(a, VKR_TRANSPORT_RDMA, NULL);
@@ -190,7 +191,7 @@ static void totals(void)
 	CHECK(vkr_load(&t->failed) == 1);
 	c = conn(VKR_ROLE_CONNECT);
 	vkr_stats_conn_open(c, VKR_TRANSPORT_TCP, "no device");
-	for (i = 0; i < 9; i++)
+	for (i = 0; i < (int)VKR_ARRAY_SIZE(from); i++)
 		vkr_count(from[i], 10 + i);
 	vkr_stats_conn_free(a);
 	CHECK(vkr_load(&t->bytes_in) == 10 && vkr_load(&t->bytes_out) == 11);
@@ -198,6 +199,9 @@ static void totals(void)
 	CHECK(vkr_load(&t->sends_in) == 14 && vkr_load(&t->sends_out) == 15);
 	CHECK(vkr_load(&t->refreshes_in) == 16 && vkr_load(&t->refreshes_out) == 17);
 	CHECK(vkr_load(&t->stalls) == 18);
+	CHECK(vkr_load(&t->rings_in) == 19 && vkr_load(&t->rings_out) == 20);
+	CHECK(vkr_load(&t->credits_in) == 21 && vkr_load(&t->credits_out) == 22);
+	CHECK(vkr_load(&t->wakes_in) == 23 && vkr_load(&t->wakes_out) == 24);
 	vkr_stats_conn_free(b);
 	vkr_stats_conn_free(c);
 	CHECK(vkr_load(&t->failed) == 1 && vkr_load(&t->conns_tcp) == 2);

@@ -4,6 +4,7 @@
 
 #include "config.h"
 #include "stream_peer.h"
+#include "wire.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -137,20 +138,36 @@ static void random_duplex(void **state)
 
 /* ------------------------------------------------------------------ rings */
 
-static void early_refresh_hides_a_slow_reader(void **state)
+static bool with_credits(void)
+{
+	return (stream_features() & VKR_FEAT_CREDIT) != 0;
+}
+
+static void a_reader_that_reads_nothing_for_long(void **state)
 {
 	struct vkr_stream *s = order(PEER_STALL, 3, 600, 2 * RING + 1000);
 	struct vkr_conn_stats *st = vkr_stream_stats(s);
 	int64_t start = now_ms();
 	char c;
 
-	/* The peer reads nothing, yet its second buffer comes: more than a ring leaves before it wakes. */
 	assert_int_equal(stream_send_pattern(s, 3, 2 * RING + 1000, 0), 0);
-	while (vkr_load(&st->refreshes_in) == 0 && now_ms() - start < 10000)
-		vkr_engine_poll();
-	assert_true(vkr_load(&st->refreshes_in) >= 1);
+	if (with_credits()) {
+		/* A ring full and no more leaves before it wakes; the writer asks once and sleeps. */
+		while (vkr_load(&st->wakes_out) == 0 && now_ms() - start < 10000)
+			vkr_engine_poll();
+		assert_false(pollable_wait(vkr_stream_pollable(s), EPOLLIN, 200));
+		assert_int_equal(vkr_load(&st->wakes_out), 1);
+		assert_int_equal(vkr_load(&st->stalls), 1);
+		assert_int_equal(vkr_load(&st->bytes_out), RING);
+	} else {
+		/* Its second buffer comes: more than a ring leaves before it wakes. */
+		while (vkr_load(&st->refreshes_in) == 0 && now_ms() - start < 10000)
+			vkr_engine_poll();
+		assert_true(vkr_load(&st->refreshes_in) >= 1);
+	}
 	assert_true(now_ms() - start < 500);
 	assert_int_equal(stream_recv_all(s, &c, 1), 1);
+	assert_int_equal(vkr_load(&st->bytes_out), 2 * RING + 1000 + sizeof(struct peer_order));
 	vkr_stream_close(s, 1000);
 	nothing_left();
 }
@@ -163,6 +180,8 @@ static uint64_t refreshes_unread(bool late)
 	int64_t start = now_ms();
 	uint64_t n;
 
+	/* On the native wire; with credits nothing is refreshed. */
+	vkr_config.features = VKR_FEAT_FIN | VKR_FEAT_RESIZE;
 	vkr_config.late_refresh = late;
 	s = order(PEER_SOURCE, 9, 3 * RING, 0);
 	st = vkr_stream_stats(s);
@@ -176,6 +195,7 @@ static uint64_t refreshes_unread(bool late)
 	expect_eof(s);
 	vkr_stream_close(s, 1000);
 	vkr_config.late_refresh = false;
+	vkr_config.features = stream_features();
 	return n;
 }
 
@@ -190,13 +210,34 @@ static void rings_grow_under_pressure(void **state)
 {
 	struct vkr_stream *s = order(PEER_SINK, 5, 32 << 20, 0);
 	struct vkr_conn_stats *st = vkr_stream_stats(s);
+	struct peer_gauges theirs;
+	uint64_t rings;
+	int64_t end;
 	char c;
 
 	assert_int_equal(stream_send_pattern(s, 5, 32 << 20, 0), 0);
 	assert_int_equal(stream_recv_all(s, &c, 1), 1);
-	/* 1,024 refreshes at the first length; some 40 with doubling to 1 MiB. */
-	assert_true(vkr_load(&st->refreshes_in) < 200);
-	assert_true(vkr_load(&st->refreshes_in) > 10);
+	if (with_credits()) {
+		assert_int_equal(vkr_load(&st->refreshes_in), 0);
+		/* 128 KiB, 512 KiB, 1 MiB: as far as the sender waits. */
+		rings = vkr_load(&st->rings_in);
+		assert_true(rings >= 1 && rings <= 3);
+		/* 8,192 times a quarter of the first ring is in 32 MiB. */
+		assert_true(vkr_load(&st->credits_in) < 1000);
+		/* After an idle second the first length does again: one more offer, and the memory is back. */
+		for (end = now_ms() + 8000; vkr_load(&st->rings_in) == rings && now_ms() < end;)
+			pollable_wait(vkr_stream_pollable(s), EPOLLIN, 10);
+		assert_int_equal(vkr_load(&st->rings_in), rings + 1);
+		do
+			peer_gauges(&peer, &theirs);
+		while (theirs.mr_bytes > 2 * RING && now_ms() < end);
+		assert_true(theirs.mr_bytes <= 2 * RING);
+	} else {
+		/* 1,024 refreshes at the first length; some 40 with doubling to 1 MiB. */
+		assert_true(vkr_load(&st->refreshes_in) < 200);
+		assert_true(vkr_load(&st->refreshes_in) > 10);
+		assert_int_equal(vkr_load(&st->credits_in), 0);
+	}
 	vkr_stream_close(s, 1000);
 	nothing_left();
 }
@@ -204,6 +245,7 @@ static void rings_grow_under_pressure(void **state)
 static void many_small_messages_stay_within_the_bound(void **state)
 {
 	struct vkr_stream *s = order(PEER_SINK, 4, 20000, 0);
+	struct vkr_conn_stats *st = vkr_stream_stats(s);
 	uint32_t i;
 	char c;
 
@@ -213,8 +255,69 @@ static void many_small_messages_stay_within_the_bound(void **state)
 		vkr_engine_poll();
 	}
 	assert_int_equal(stream_recv_all(s, &c, 1), 1);
-	assert_true(vkr_load(&vkr_stream_stats(s)->sends_out) >= 1); /* the question */
+	if (with_credits()) {
+		assert_int_equal(vkr_load(&st->sends_out), 0);
+		assert_true(vkr_load(&st->credits_in) >= 1 && vkr_load(&st->credits_in) <= 20000 / 50 + 1);
+	} else {
+		assert_true(vkr_load(&st->sends_out) >= 1); /* the question */
+	}
 	vkr_stream_close(s, 1000);
+	nothing_left();
+}
+
+/* Requests and answers that never fill the ring meet no stop at its end. */
+static void nobody_waits_at_the_end_of_a_ring(void **state)
+{
+	struct vkr_stream *s = order(PEER_ECHO, 0, 0, 0);
+	struct vkr_conn_stats *st = vkr_stream_stats(s);
+	char out[3000], in[3000];
+	int i;
+
+	for (i = 0; i < 1000; i++) {
+		memset(out, i, sizeof(out));
+		assert_int_equal(stream_send_all(s, out, sizeof(out)), sizeof(out));
+		assert_int_equal(stream_recv_all(s, in, sizeof(in)), sizeof(in));
+		assert_memory_equal(in, out, sizeof(in));
+	}
+	if (with_credits()) {
+		assert_int_equal(vkr_load(&st->stalls), 0);
+		assert_int_equal(vkr_load(&st->wakes_out) + vkr_load(&st->wakes_in), 0);
+		assert_int_equal(vkr_load(&st->refreshes_in) + vkr_load(&st->rings_in), 0);
+		/* One message each, also across the end, and one credit for a quarter of a ring or more. */
+		assert_int_equal(vkr_load(&st->immediates_out), 1001);
+		assert_true(vkr_load(&st->credits_out) > 0 && vkr_load(&st->credits_out) <= 3000 * 1000 / (RING / 4));
+	} else {
+		assert_true(vkr_load(&st->refreshes_in) > 3); /* it doubles each time */
+	}
+	vkr_stream_close(s, 1000);
+	nothing_left();
+}
+
+/* Whatever either side agrees to, they understand each other, and both understand the same. */
+static void every_pair_finds_common_ground(void **state)
+{
+	uint32_t ours, theirs;
+
+	for (ours = 0; ours <= VKR_FEAT_ALL; ours++) {
+		for (theirs = 0; theirs <= VKR_FEAT_ALL; theirs++) {
+			bool credits = ours == VKR_FEAT_ALL && theirs == VKR_FEAT_ALL;
+			struct vkr_conn_stats *st;
+			struct vkr_stream *s;
+
+			vkr_config.features = ours;
+			peer_features(&peer, theirs);
+			s = order(PEER_DUPLEX, ours, 200000, 0);
+			st = vkr_stream_stats(s);
+			assert_int_equal(st->peer_kind, VKR_PEER_SHIM);
+			assert_int_equal(stream_duplex(s, ours + 1, ours, 200000, 0), 0);
+			assert_int_equal(vkr_load(&st->refreshes_in) == 0, credits);
+			assert_int_equal(vkr_load(&st->credits_in) != 0, credits);
+			assert_int_equal(vkr_load(&st->credits_out) != 0, credits);
+			vkr_stream_close(s, 1000);
+		}
+	}
+	vkr_config.features = stream_features();
+	peer_features(&peer, stream_features());
 	nothing_left();
 }
 
@@ -624,10 +727,12 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(sizes_around_ring_ends),
 	    cmocka_unit_test(one_way_each),
 	    cmocka_unit_test(random_duplex),
-	    cmocka_unit_test(early_refresh_hides_a_slow_reader),
 	    cmocka_unit_test(refresh_is_early_or_late),
+	    cmocka_unit_test(a_reader_that_reads_nothing_for_long),
 	    cmocka_unit_test(rings_grow_under_pressure),
 	    cmocka_unit_test(many_small_messages_stay_within_the_bound),
+	    cmocka_unit_test(nobody_waits_at_the_end_of_a_ring),
+	    cmocka_unit_test(every_pair_finds_common_ground),
 	    cmocka_unit_test(idle_connection_is_small),
 	    cmocka_unit_test(half_close),
 	    cmocka_unit_test(peer_closes_first),

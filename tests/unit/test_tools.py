@@ -19,7 +19,7 @@ RUN = os.path.join(BUILD, 'vkrdma-run')
 FIXTURE = os.path.join(BUILD, 'stat_fixture')
 PRELOAD = os.path.join(BUILD, 'fixture', 'libvkrdma.so')
 
-MAGIC, VERSION, CONNS, LISTENERS = 0x31534b56, 1, 65536, 256
+MAGIC, VERSION, CONNS, LISTENERS = 0x31534b56, 2, 65536, 256
 CONN, LISTENER, PAGE = 512, 256, 4096
 LISTENERS_AT, CONNS_AT = PAGE, PAGE + LISTENERS * LISTENER
 
@@ -33,7 +33,7 @@ def header(pid, high_conn=0, high_listener=0, magic=MAGIC, version=VERSION, size
     """struct vkr_stats_header"""
     h = struct.pack('<IIIIIIiIq', magic, version, size_conn, LISTENER, CONNS, LISTENERS, pid, 0, 0)
     h += program.ljust(64, b'\0')[:64] + b''.ljust(64, b'\0')
-    h += bytes(12 * 8) + bytes(9 * 8)  # closed, gauges
+    h += bytes(18 * 8) + bytes(9 * 8)  # closed, gauges
     return h + struct.pack('<II', high_conn, high_listener)
 
 
@@ -114,9 +114,9 @@ class TestStat(StatCase):
         by_peer = {c['peer']: c for c in p['connections']}
         self.assertEqual(set(by_peer), {'10.0.0.2:1001', '10.0.0.2:1002', '10.0.0.2:1003', '10.0.0.2:1004', ''})
         names = ['bytes_in', 'bytes_out', 'immediates_in', 'immediates_out', 'sends_in', 'sends_out', 'refreshes_in',
-                 'refreshes_out', 'stalls']
+                 'refreshes_out', 'stalls', 'rings_in', 'rings_out', 'credits_in', 'credits_out', 'wakes_in', 'wakes_out']
         c = by_peer['10.0.0.2:1001']
-        self.assertEqual([c[n] for n in names], list(range(1000, 1009)))
+        self.assertEqual([c[n] for n in names], list(range(1000, 1015)))
         self.assertEqual((c['local'], c['role'], c['transport'], c['reason'], c['peer_kind'], c['fd'], c['state'],
                           c['rule'], c['mem_mr'], c['mem_queue']),
                          ('10.0.0.1:6379', 'accept', 'rdma', '', 'native', 9, 'open', '6379', 65536, 16384))
@@ -128,7 +128,7 @@ class TestStat(StatCase):
         self.assertEqual((by_peer['10.0.0.2:1004']['state'], by_peer['10.0.0.2:1004']['transport']),
                          ('connecting', 'none'))
         totals = p['totals']
-        self.assertEqual([totals[n] for n in names], [1110 + 3 * i for i in range(9)])
+        self.assertEqual([totals[n] for n in names], [1110 + 3 * i for i in range(15)])
         self.assertEqual((totals['conns_rdma'], totals['conns_tcp'], totals['failed']), (3, 1, 1))
         self.assertEqual((totals['wakeups'], totals['fallbacks']), (42, 1))
         g = p['gauges']
@@ -241,7 +241,7 @@ class TestHostileMaps(StatCase):
             self.assertEqual((out['processes'], out['unreadable']), ([], 1))
 
     def test_another_version(self):
-        for kw in ({'version': 2}, {'size_conn': 0}, {'size_conn': 2**32 - 1}):
+        for kw in ({'version': VERSION + 1}, {'version': VERSION - 1}, {'size_conn': 0}, {'size_conn': 2**32 - 1}):
             out = self.check(self.raw_for_own_pid(lambda pid, kw=kw: header(pid, **kw).ljust(PAGE, b'\0')))
             self.assertEqual((out['processes'], out['unreadable']), ([], 1))
 

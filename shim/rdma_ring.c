@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The receiving half of a stream. On the native wire a ring is filled once from its beginning to its end, and then the
+ * next one is registered with the peer. With credits a ring goes on and on, and is left only for one of another length,
+ * which the peer begins with a word of its own. Either way at most two rings exist: the peer writes to `wr`, the
+ * application reads `rd`, and in between they may be the same.
+ */
+#include "rdma_stream.h"
+
+#include "config.h"
+
+#include <string.h>
+
+/* A ring that was used up so quickly is what limits the peer: the next one is larger. */
+#define GROW_WITHIN_NS  (100 * VKR_MS)
+#define SHRINK_AFTER_NS (10000 * VKR_MS)
+#define TRIM_NS         (1000 * VKR_MS)
+/* With credits, where each change takes a message there and back. */
+#define GROW_FACTOR 4
+
+/* ------------------------------------------------------------------ rings of the native wire */
+
+static uint32_t ring_next_len(const struct vkr_stream *s, uint32_t len)
+{
+	int64_t since = vkr_clock_ns() - s->refreshed_ns;
+
+	if (s->ring_first == s->ring_limit)
+		return len;
+	if (since < GROW_WITHIN_NS)
+		return vkr_min(len * 2, s->ring_limit);
+	return since > SHRINK_AFTER_NS ? vkr_max(len / 2, s->ring_first) : len;
+}
+
+/* Ring i, empty and not the peer's, gets `len` bytes if they can be had, else stays as it is. */
+static int ring_prepare(struct vkr_stream *s, uint8_t i, uint32_t len)
+{
+	struct vkr_rx_ring bigger, *ring = &s->rx[i];
+	int ret;
+
+	if (ring->len != len) {
+		ret = vkr_ring_create(s, &bigger, len);
+		if (ret && !ring->buf)
+			return ret;
+		if (!ret) {
+			vkr_ring_destroy(s, ring);
+			*ring = bigger;
+		}
+	}
+	ring->received = ring->consumed = 0;
+	if (i != s->rd)
+		vkr_trim_later();
+	return 0;
+}
+
+/* Offers ring i as the next one to write to. */
+static void ring_refresh(struct vkr_stream *s, uint8_t i)
+{
+	if (ring_prepare(s, i, ring_next_len(s, s->rx[s->wr].len)))
+		return;
+	s->wr = i;
+	s->refreshed_ns = vkr_clock_ns();
+	s->tx.control |= VKR_CTL_REFRESH;
+}
+
+/*
+ * The peer has filled its ring and waits. With a second buffer it need not wait for the application (T8): everything it
+ * wrote to the old one has been received, so what comes next can only be for the new one.
+ */
+static void ring_filled(struct vkr_stream *s)
+{
+	if (s->rd == s->wr && !vkr_config.late_refresh)
+		ring_refresh(s, 1 - s->wr);
+}
+
+/* The application has read ring rd to its end, and the peer has left it. */
+static void ring_emptied(struct vkr_stream *s)
+{
+	uint8_t old = s->rd;
+
+	if (!s->qp || s->broken) {
+		/* Nothing will be written again; go on with what the other ring holds. */
+		vkr_ring_destroy(s, &s->rx[old]);
+		s->rd = s->wr;
+		return;
+	}
+	if (s->rd == s->wr) {
+		ring_refresh(s, old);
+		vkr_tx_push(s);
+		return;
+	}
+	s->rd = s->wr;
+	s->rx[old].received = s->rx[old].consumed = 0;
+	if (s->rx[s->wr].received == s->rx[s->wr].len) {
+		ring_refresh(s, old);
+		vkr_tx_push(s);
+	}
+}
+
+/* ------------------------------------------------------------------ rings with credits */
+
+static void ring_offer(struct vkr_stream *s, uint32_t len)
+{
+	if (ring_prepare(s, 1 - s->wr, len))
+		return;
+	s->rxc.offered = true;
+	s->tx.control |= VKR_CTL_OFFER;
+}
+
+void vkr_rx_pressure(struct vkr_stream *s)
+{
+	struct vkr_rx_credit *r = &s->rxc;
+	uint32_t len = s->rx[s->wr].len;
+	int64_t now;
+
+	if (r->offered || s->rd != s->wr || len >= s->ring_limit)
+		return;
+	now = vkr_clock_ns();
+	if (now - s->refreshed_ns > GROW_WITHIN_NS) {
+		/* The first one for long: see how much is read until the next. */
+		s->refreshed_ns = now;
+		r->ring_start = r->now.bytes;
+	} else if (r->now.bytes - r->ring_start >= len) {
+		ring_offer(s, vkr_min(len * GROW_FACTOR, s->ring_limit));
+	}
+}
+
+/* The peer has left ring rd, and all of it has been read. */
+static void ring_left(struct vkr_stream *s)
+{
+	vkr_ring_destroy(s, &s->rx[s->rd]);
+	s->rd = s->wr;
+	if (s->rx[s->wr].len > s->ring_first)
+		vkr_trim_later();
+}
+
+bool vkr_rx_switch(struct vkr_stream *s)
+{
+	struct vkr_rx_credit *r = &s->rxc;
+
+	if (!r->offered)
+		return false;
+	r->offered = false;
+	r->ring_start = r->now.bytes;
+	s->refreshed_ns = vkr_clock_ns();
+	s->wr = 1 - s->wr;
+	if (s->rx[s->rd].received == s->rx[s->rd].consumed)
+		ring_left(s);
+	return true;
+}
+
+static bool trim_credits(struct vkr_stream *s)
+{
+	struct vkr_rx_credit *r = &s->rxc;
+	bool idle = r->total == r->trim_mark && !s->inq;
+
+	r->trim_mark = r->total;
+	if (s->rx[s->wr].len > s->ring_first && idle && !r->offered && s->rd == s->wr) {
+		ring_offer(s, s->ring_first);
+		vkr_tx_push(s);
+	}
+	return s->rx[s->wr].len <= s->ring_first && !r->offered && s->rd == s->wr;
+}
+
+bool vkr_rx_trim(struct vkr_stream *s, int64_t now)
+{
+	struct vkr_rx_ring *second = &s->rx[1 - s->wr];
+
+	if (s->credits)
+		return trim_credits(s);
+	if (second->buf && s->rd == s->wr && now - s->refreshed_ns > TRIM_NS)
+		vkr_ring_destroy(s, second);
+	return !second->buf;
+}
+
+/* ------------------------------------------------------------------ bytes */
+
+uint32_t vkr_rx_room(const struct vkr_stream *s)
+{
+	const struct vkr_rx_ring *ring = &s->rx[s->wr];
+
+	return ring->len - (s->credits ? ring->received - ring->consumed : ring->received);
+}
+
+void vkr_rx_arrived(struct vkr_stream *s, uint32_t n)
+{
+	struct vkr_rx_ring *ring = &s->rx[s->wr];
+
+	ring->received += n;
+	s->rxc.total += n;
+	if (!s->credits && ring->received == ring->len && !s->app_closed)
+		ring_filled(s);
+}
+
+struct iov_cursor {
+	const struct iovec *iov;
+	size_t off;
+};
+
+static void scatter(struct iov_cursor *c, const uint8_t *from, size_t n)
+{
+	while (n) {
+		size_t part = vkr_min(c->iov->iov_len - c->off, n);
+
+		if (part) /* an empty entry's base may be NULL */
+			memcpy((char *)c->iov->iov_base + c->off, from, part);
+		from += part;
+		n -= part;
+		c->off += part;
+		if (c->off == c->iov->iov_len) {
+			c->iov++;
+			c->off = 0;
+		}
+	}
+}
+
+/* Up to n bytes of the ring from `pos` on, as far as they lie in one piece. */
+static uint32_t ring_piece(const struct vkr_stream *s, const struct vkr_rx_ring *ring, uint32_t pos, uint32_t n,
+			   uint8_t **at)
+{
+	uint32_t off = s->credits ? pos & (ring->len - 1) : pos;
+
+	*at = ring->buf + off;
+	return vkr_min(n, ring->len - off);
+}
+
+int vkr_rx_pieces(const struct vkr_stream *s, struct iovec iov[VKR_RX_PIECES])
+{
+	const struct vkr_rx_ring *ring = &s->rx[s->rd];
+	int n = 0;
+
+	for (;;) {
+		uint32_t pos = ring->consumed, len;
+		uint8_t *at;
+
+		for (; pos != ring->received; pos += len) {
+			len = ring_piece(s, ring, pos, ring->received - pos, &at);
+			iov[n++] = (struct iovec){at, len};
+		}
+		if (ring == &s->rx[s->wr])
+			return n;
+		ring = &s->rx[s->wr];
+	}
+}
+
+size_t vkr_rx_take(struct vkr_stream *s, const struct iovec *iov, size_t want)
+{
+	struct iov_cursor c = {.iov = iov};
+	size_t done = 0;
+
+	while (done < want && s->inq) {
+		struct vkr_rx_ring *ring = &s->rx[s->rd];
+		uint32_t n = (uint32_t)vkr_min(want - done, (size_t)(ring->received - ring->consumed));
+		uint8_t *at;
+
+		n = ring_piece(s, ring, ring->consumed, n, &at);
+		if (iov)
+			scatter(&c, at, n);
+		ring->consumed += n;
+		s->inq -= n;
+		done += n;
+		if (!s->credits) {
+			if (ring->consumed == ring->len)
+				ring_emptied(s);
+		} else if (s->rd != s->wr && ring->consumed == ring->received) {
+			ring_left(s);
+		}
+	}
+	if (s->credits) {
+		s->rxc.now.bytes += (uint32_t)done;
+		if (vkr_credit_due(s))
+			vkr_tx_push(s);
+	}
+	return done;
+}
+
+size_t vkr_rx_peek(struct vkr_stream *s, const struct iovec *iov, size_t want)
+{
+	struct iovec piece[VKR_RX_PIECES];
+	struct iov_cursor c = {.iov = iov};
+	int i, n = vkr_rx_pieces(s, piece);
+	size_t done = 0;
+
+	for (i = 0; i < n && done < want; i++) {
+		size_t part = vkr_min(piece[i].iov_len, want - done);
+
+		scatter(&c, piece[i].iov_base, part);
+		done += part;
+	}
+	return done;
+}

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * One direction of the continuous ring with credits (docs/wire.md; shim/rdma_credit.c, rdma_ring.c, rdma_send.c), for
+ * spin. README.md beside this file says what is modelled, what is not, and names the mutants.
+ *
+ * Everything is small: messages of one byte, a ring of RING bytes, BOUND messages that may be outstanding. Positions
+ * only grow and never wrap here. A queue pair is a FIFO; a byte lands in the reader's memory the moment it is posted,
+ * which is the worst for what lies there unread. The writer's device takes plain writes of the credit word by itself,
+ * at any time after they were posted; immediates wait for the program.
+ *
+ * All sources are finite, so each run comes to rest; the monitor says what must hold then.
+ *
+ *   GROW         the reader offers a ring of LONG bytes when it is asked for credit, once
+ *   RIDES        credit also goes out early, with data of the other direction
+ *   STOPS        the reader's application may stop reading for ever, at any time
+ *   LYING_READER words of any value are written into the credit word
+ *   LYING_WRITER bytes are sent without credit
+ */
+#ifndef TOTAL
+#define TOTAL 11
+#endif
+#define RING    4
+#define LONG    6
+#define BOUND   3
+#define SPARE   3 /* receives beyond the bound, for what is not data */
+#define ENOUGH  2 /* what a wake request is answered with: a quarter of the ring, of the bound */
+#define ENOUGH_M 2
+#define MUCH    3 /* what is told unasked: half */
+#define MUCH_M  3
+#if defined(LYING_READER) || defined(LYING_WRITER)
+#define LYING
+#endif
+
+mtype = {NONE, DATA, WAKE_BYTES, WAKE_MESSAGES, SWITCH, CREDIT, GRANT, OFFER};
+
+/* Posted and not yet processed by the reader's program: each holds a receive. */
+chan to_reader = [BOUND + SPARE] of {mtype, byte};
+/* The other way; then what the writer's device made of it. Their receives are not the matter here. */
+chan to_writer = [6] of {mtype, byte, byte};
+chan arrived = [4] of {mtype};
+
+byte word_b, word_m; /* the credit word */
+
+byte unread[2];      /* bytes in each of the reader's rings that have landed and were not copied out */
+byte len_of[2];
+byte pos;            /* bytes written */
+byte consumed;       /* bytes read by the application */
+bool stopped;        /* the application reads no more */
+bool broken;         /* one side ended the connection for what the other did */
+bool asleep;         /* the writer waits for credit */
+
+/* ------------------------------------------------------------------ the writer */
+
+#define ROOM (cap - (pos - floor))
+#ifdef M_NO_BOUND
+#define MAY (ROOM > 0)
+#else
+#define MAY (ROOM > 0 && msgs - acked_m < BOUND)
+#endif
+
+inline look()
+{
+	d_step {
+		if
+#ifdef M_TRUST
+		:: true ->
+#else
+		:: word_b >= acked_b && word_b <= pos && word_m >= acked_m && word_m <= msgs ->
+#endif
+			acked_b = word_b;
+			acked_m = word_m;
+			if
+			:: acked_b > floor -> floor = acked_b
+			:: else
+			fi
+#ifndef M_TRUST
+		:: else -> broken = true
+#endif
+		fi;
+		/* Whatever was in the word: never more room than a ring, never more messages than the bound. */
+#ifndef LYING_WRITER
+		assert(floor <= pos && acked_m <= msgs && pos - floor <= cap)
+#endif
+	}
+}
+
+/* Each message takes a receive: with none left the queue pair would be lost. */
+inline post(t, v)
+{
+#ifndef LYING
+	assert(nfull(to_reader));
+#endif
+	to_reader!t, v;
+	msgs++
+}
+
+proctype writer()
+{
+	byte acked_b, acked_m, floor, msgs, cap = RING, ring;
+	bool waking, must_switch;
+
+end:	do
+	:: broken -> break
+	:: !broken && nempty(arrived) ->
+		if
+		:: arrived?GRANT -> waking = false; look()
+		:: arrived?OFFER ->
+			d_step {
+				cap = LONG;
+#ifdef M_NO_SWITCH
+				ring = 1;
+#else
+				must_switch = true;
+#endif
+				floor = pos
+			}
+		fi
+	:: atomic { !broken && must_switch ->
+		must_switch = false;
+#ifdef M_SWITCH_LATE
+		if
+		:: pos < TOTAL && MAY -> post(DATA, 1); unread[1]++; pos++
+		:: else
+		fi;
+#endif
+		post(SWITCH, pos);
+		ring = 1 }
+	:: atomic { !broken && !must_switch && pos < TOTAL && MAY ->
+#ifndef LYING
+		assert(unread[ring] < len_of[ring]);
+		unread[ring]++;
+#endif
+		pos++;
+progress:	post(DATA, ring) }
+#ifdef LYING_WRITER
+	:: atomic { !broken && pos < TOTAL && nfull(to_reader) ->
+		pos++;
+		post(DATA, ring) }
+#endif
+	:: !broken && !must_switch && pos < TOTAL && !MAY && !waking ->
+		/* What the look saw is what the request says: the word may change in between. */
+		look();
+		atomic {
+			if
+			:: !broken && !MAY ->
+#ifndef M_NO_WAKE
+				if
+				:: ROOM == 0 -> post(WAKE_BYTES, floor)
+#ifdef M_ONE_KIND
+				:: else -> post(WAKE_BYTES, floor)
+#else
+				:: else -> post(WAKE_MESSAGES, acked_m)
+#endif
+				fi;
+#endif
+				waking = true
+			:: else
+			fi
+		}
+	:: atomic { !broken && !must_switch && pos < TOTAL && !MAY && waking && empty(arrived) -> asleep = true };
+		atomic { nempty(arrived) || broken -> asleep = false }
+	od;
+	asleep = false
+}
+
+proctype writer_device()
+{
+	byte a, b;
+
+end:	do
+	:: atomic { to_writer?CREDIT, a, b -> word_b = a; word_m = b }
+	:: to_writer?GRANT, a, b -> word_b = a; word_m = b; arrived!GRANT
+	:: to_writer?OFFER, a, b -> arrived!OFFER
+	od
+}
+
+#ifdef LYING_READER
+proctype liar()
+{
+	byte n;
+
+	do
+	:: atomic { n < 2 -> n++;
+		if
+		:: word_b = pos
+		:: word_b = pos + 1
+		:: word_b = 0
+		:: word_m = word_m + 1
+		fi }
+	:: break
+	od
+}
+#endif
+
+/* ------------------------------------------------------------------ the reader */
+
+inline tell(t)
+{
+	to_writer!t, consumed, now_m;
+	ret_b = consumed;
+	ret_m = now_m
+}
+
+#ifdef M_NO_POSITION
+#define BEYOND (consumed >= ret_b + ENOUGH)
+#define BEYOND_M (now_m >= ret_m + ENOUGH_M)
+#else
+#define BEYOND (consumed >= from + ENOUGH)
+#define BEYOND_M (now_m >= from + ENOUGH_M)
+#endif
+
+inline credit_due()
+{
+	if
+	:: (wanted == WAKE_BYTES && BEYOND) || (wanted == WAKE_MESSAGES && BEYOND_M) ->
+		wanted = NONE;
+		tell(GRANT)
+	:: else ->
+		if
+		:: consumed - ret_b >= MUCH || now_m - ret_m >= MUCH_M -> tell(CREDIT)
+		:: else
+		fi
+	fi;
+#ifdef M_FORGET
+	wanted = NONE
+#else
+	skip
+#endif
+}
+
+proctype reader()
+{
+	byte received, now_m, ret_b, ret_m, from, rd, wr, v;
+	byte left[2]; /* announced by immediates, not copied out */
+	bool offered;
+	mtype t, wanted = NONE;
+
+end:	do
+	:: broken -> break
+	/* A completion. Its receive is posted again before anything is said. */
+	:: atomic { !broken && nempty(to_reader) ->
+		to_reader?t, v;
+		now_m++;
+		if
+		:: t == DATA ->
+#ifndef M_NO_ROOM_CHECK
+			if
+			:: left[wr] == len_of[wr] -> broken = true
+			:: else ->
+#endif
+#ifndef LYING_WRITER
+				assert(v == wr);
+#endif
+				received++;
+				left[wr]++;
+				assert(left[wr] <= len_of[wr])
+#ifndef M_NO_ROOM_CHECK
+			fi
+#endif
+		:: t == WAKE_BYTES || t == WAKE_MESSAGES ->
+			wanted = t;
+			from = v;
+#ifdef GROW
+			if
+			:: !offered && t == WAKE_BYTES -> offered = true; to_writer!OFFER, 0, 0
+			:: else
+			fi
+#endif
+		:: t == SWITCH ->
+			assert(v == received && offered);
+			wr = 1;
+			if
+			:: left[0] == 0 -> rd = 1
+			:: else
+			fi
+		fi;
+#ifdef M_FREE_EARLY
+		/* Credit for what has arrived instead of for what was copied out. */
+		consumed = received;
+#endif
+#ifndef M_READ_ONLY
+		if
+		:: !broken -> credit_due()
+		:: else
+		fi;
+#endif
+		t = NONE;
+		v = 0 }
+	/* The application copies a byte out. */
+	:: atomic { !broken && !stopped && left[rd] > 0 ->
+progress:	left[rd]--;
+#ifndef LYING
+		unread[rd]--;
+#endif
+#ifndef M_FREE_EARLY
+		consumed++;
+#endif
+		if
+		:: rd == 0 && wr == 1 && left[0] == 0 -> rd = 1
+		:: else
+		fi;
+		credit_due() }
+#ifdef RIDES
+	:: atomic { !broken && (consumed - ret_b >= ENOUGH || now_m - ret_m >= ENOUGH_M) -> tell(CREDIT) }
+#endif
+#ifdef STOPS
+	:: !broken && !stopped -> stopped = true
+#endif
+	od
+}
+
+/* ------------------------------------------------------------------ at rest */
+
+proctype monitor()
+{
+end:	timeout;
+#ifdef LYING
+	/* A liar harms itself alone: the assertions on the way are what counts. */
+	skip
+#else
+	assert(!broken);
+	/* Everything was read, or the application has stopped and the ring it left is as good as full: less than what a
+	 * wake request is answered with is free. */
+	assert(stopped || consumed == TOTAL);
+	assert(pos == TOTAL || unread[0] + ENOUGH > RING || unread[1] + ENOUGH > LONG);
+	assert(pos == TOTAL || asleep)
+#endif
+}
+
+init {
+	atomic {
+		len_of[0] = RING;
+		len_of[1] = LONG;
+		run writer();
+		run writer_device();
+#ifdef LYING_READER
+		run liar();
+#endif
+		run reader();
+		run monitor()
+	}
+}
