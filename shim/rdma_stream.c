@@ -329,7 +329,7 @@ static void on_message(struct vkr_stream *s, const struct vkr_message *m, uint32
 			break;
 		}
 		s->peer_fin = true;
-		*edge |= EPOLLIN | EPOLLRDHUP | (s->wr_shut ? EPOLLHUP : 0);
+		*edge |= ALL_OVER; /* the kernel wakes everybody, who waits for OUT too */
 		break;
 	case VKR_OP_RESET:
 		if (!shim)

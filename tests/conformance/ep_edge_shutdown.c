@@ -25,7 +25,23 @@ static void each(int a, int b)
 	conf_close2(a, b);
 }
 
+/* The peer's is news to one that waits for OUT alone. */
+static void out_alone(int a, int b)
+{
+	int ep = conf_epoll();
+
+	conf_ep_add(ep, a, EPOLLOUT | EPOLLET);
+	CONF_EP_EXPECT(ep, a, EPOLLOUT);
+	CONF_EP_QUIET(ep);
+	CONF_OK(shutdown(b, SHUT_WR));
+	CONF_EP_EXPECT(ep, a, EPOLLOUT);
+	CONF_EP_QUIET(ep);
+	CONF_OK(close(ep));
+	conf_close2(a, b);
+}
+
 CONF_TEST(0)
 {
 	conf_each_role(each);
+	conf_each_role(out_alone);
 }

@@ -11,10 +11,13 @@
 #include <time.h>
 #include <unistd.h>
 
-int slot_number(const struct slot *s)
+int slot_number(struct world *w, const struct slot *s)
 {
 	if (s->fd >= 0)
 		return s->fd;
+	for (int i = 1; i <= DIFF_THREADS; i++) /* the kernel's accept has taken the next number before it sleeps */
+		if (w->tasks[i].job.op.kind == DIFF_ACCEPT && atomic_load(&w->tasks[i].state) != TASK_IDLE)
+			return -1;
 	return s->last >= 0 && syscall(SYS_fcntl, s->last, F_GETFD) < 0 ? s->last : -1;
 }
 
@@ -126,7 +129,7 @@ static int do_dup(struct world *w, const struct diff_op *op)
 {
 	struct slot *to = &w->slots[op->a], *from = &w->slots[op->b];
 	struct sockaddr_in addr = from->addr;
-	int source = slot_number(from), fd;
+	int source = slot_number(w, from), fd;
 
 	fd = op->kind == DIFF_DUP || to->fd < 0 ? dup(source) : dup2(source, to->fd);
 	if (fd < 0)
@@ -218,7 +221,7 @@ static void do_drain(struct world *w, struct slot *s, int fd, char *buf, size_t 
 bool call_direct(struct world *w, const struct diff_op *op, char *buf, size_t size)
 {
 	struct slot *s = &w->slots[op->a];
-	int r = 0, fd = slot_number(s);
+	int r = 0, fd = slot_number(w, s);
 
 	switch (op->kind) {
 	case DIFF_PAIR:

@@ -82,6 +82,14 @@ static bool peer_gone(const struct slot *s)
 	return poll(&p, 1, 0) > 0;
 }
 
+static bool is_named(struct world *w, int end)
+{
+	for (int i = 0; i < DIFF_SOCKETS; i++)
+		if (w->slots[i].what == SLOT_END && w->slots[i].end == end)
+			return true;
+	return false;
+}
+
 static bool is_over(const struct slot *s)
 {
 	struct pollfd p = {.fd = s->fd};
@@ -100,7 +108,8 @@ static const char *write_unfit(struct world *w, const struct diff_op *op, const 
 		return "others may act between two writes";
 	if (op->kind == DIFF_BIGSEND || op->kind == DIFF_FILL)
 		return e->stuffed || s->nonblock || !peer || peer->rd_shut ? "no" : NULL;
-	if (op->kind == DIFF_SENDMMSG && (peer_gone(s) || (peer && peer->rd_shut) || pending(w, is_any, -1, 0)))
+	if (op->kind == DIFF_SENDMMSG &&
+	    (peer_gone(s) || (peer && (peer->rd_shut || !is_named(w, e->peer))) || pending(w, is_any, -1, 0)))
 		return "others may act between two messages";
 	if (e->stuffed && !is_over(s))
 		return "how much fits is the transport's own";

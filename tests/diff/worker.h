@@ -111,7 +111,7 @@ int call_finish(struct world *w, struct job *job, char *buf, size_t size);
 /* direct.c: what needs the world and is never given to a thread. True: done, printed. */
 bool call_direct(struct world *w, const struct diff_op *op, char *buf, size_t size);
 /* The number for a call: a closed slot's old one while nobody else has it. */
-int slot_number(const struct slot *s);
+int slot_number(struct world *w, const struct slot *s);
 void slot_close(struct slot *s);
 void slot_take(struct slot *s, int fd, int what, int identity, bool nonblock);
 int end_new(struct world *w);
