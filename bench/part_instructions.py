@@ -145,11 +145,19 @@ def run(bench):
     return {'rows': rows, 'failures': failures}
 
 
+def bare(name):
+    """A function's name without its library and callgrind's number of the recursion."""
+    return name.split(' [')[0].split("'")[0]
+
+
 def markdown(r, _reps):
     out = ['Instructions a request in user space (callgrind, exclusive, start-up subtracted), by object. softverbs does in software what'
            ' a device would do.', '',
            '| what | ' + ' | '.join(LIBS) + ' | immediates |', '|---|' + '---|' * (len(LIBS) + 1)]
     for x in r['rows']:
         out.append(f'| {x["what"]} | ' + ' | '.join(f'{x["per_request"][k]:.0f}' for k in LIBS) + f' | {x["immediates"]} |')
+    out += ['', 'The dearest functions of the two libraries, instructions a request:', '']
+    out += [f'- {x["what"]}: ' + ', '.join(f'`{bare(name)}` {n:.0f}' for name, n in list(x['dearest'].items())[:8])
+            for x in r['rows']]
     out += [f'\nFailed: {f}' for f in r['failures']]
     return '\n'.join(out)
