@@ -141,8 +141,7 @@ void vkr_credit_imm(struct vkr_stream *s, enum vkr_imm type, uint32_t value, uin
 			vkr_stream_violation(s, "the end of its stream at a wrong place");
 			break;
 		}
-		s->peer_fin = true;
-		*edge |= EPOLLIN | EPOLLRDHUP | (s->wr_shut ? EPOLLHUP : 0);
+		vkr_stream_ended(s, edge);
 		break;
 	case VKR_IMM_RESET:
 		vkr_stream_break(s, s->peer_fin ? EPIPE : ECONNRESET);

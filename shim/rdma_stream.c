@@ -178,6 +178,12 @@ void vkr_stream_opened(struct vkr_stream *s)
 	vkr_alive_watch(s);
 }
 
+void vkr_stream_ended(struct vkr_stream *s, uint32_t *edge)
+{
+	s->peer_fin = true;
+	*edge |= ALL_OVER; /* the kernel wakes everybody, who waits for OUT too */
+}
+
 void vkr_stream_disconnected(struct vkr_stream *s)
 {
 	/* What the peer wrote before it left is in the CQ by now, behind the event (T9). */
@@ -328,8 +334,7 @@ static void on_message(struct vkr_stream *s, const struct vkr_message *m, uint32
 			vkr_stream_violation(s, "opcode 0x%x", m->opcode);
 			break;
 		}
-		s->peer_fin = true;
-		*edge |= ALL_OVER; /* the kernel wakes everybody, who waits for OUT too */
+		vkr_stream_ended(s, edge);
 		break;
 	case VKR_OP_RESET:
 		if (!shim)

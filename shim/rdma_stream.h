@@ -219,6 +219,8 @@ struct vkr_stream *vkr_stream_new(enum vkr_role role, const struct sockaddr *loc
 void vkr_stream_free(struct vkr_stream *s);
 /* Lock held. Recomputes the ready mask and fires `edge`. */
 void vkr_stream_update(struct vkr_stream *s, uint32_t edge);
+/* Lock held. The peer has told the end of its stream. */
+void vkr_stream_ended(struct vkr_stream *s, uint32_t *edge);
 /* Lock held. The connection is of no more use: pending error (positive errno), all readiness, the end is queued. */
 void vkr_stream_break(struct vkr_stream *s, int error);
 /* Lock held. T5: one WARN line, then vkr_stream_break(ECONNRESET). */
