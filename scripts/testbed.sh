@@ -15,7 +15,7 @@
 #   --build FOLDER  what is tested (default: build/, made by this script)
 #   --no-build      it is built already
 #   --no-install    do not install missing Debian packages first
-#   --timeout S     end the guest after S seconds (default 900, full 7200)
+#   --timeout S     end the guest after S seconds (default 1500, full 14400)
 #   --kernel PKG    another of Debian's kernel packages than the one linux-image-amd64 depends on
 #
 # The guest is made of Debian's kernel, kept in ~/.cache/libvkrdma/bed, and of this machine's own files, which it cannot
@@ -76,8 +76,8 @@ while [ $# -gt 0 ]; do
 	shift
 done
 case $list in
-core) : "${limit:=900}" ;;
-full) : "${limit:=7200}" ;;
+core) : "${limit:=1500}" ;;
+full) : "${limit:=14400}" ;;
 *)
 	echo "testbed.sh: --list core or --list full" >&2
 	exit 2

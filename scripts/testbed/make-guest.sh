@@ -20,13 +20,28 @@ fail() {
 say() { printf '  %s\n' "$*" >&2; }
 
 [ "$(dpkg --print-architecture)" = amd64 ] || fail "the guest is made for amd64 only"
-package=${1:-$(apt-cache depends linux-image-amd64 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-[^ ]*\)$/\1/p' | head -n 1)}
-[ -n "$package" ] || fail "apt-cache knows no linux-image-amd64: run 'apt-get update' first"
-version=$(apt-cache policy "$package" | sed -n 's/^  Candidate: //p')
-[ -n "$version" ] || fail "apt-cache knows no $package"
+# Where the machine's package lists are missing or too old, a copy of its own is read: that needs no root.
+lists=()
+own_lists() {
+	say "reading the package lists"
+	lists=(-o "Dir::State::Lists=$cache/lists" -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=)
+	mkdir -p "$cache/lists/partial"
+	apt-get -qq "${lists[@]}" -o APT::Sandbox::User="$(id -un)" update >&2 || fail "the package lists could not be read"
+}
+find_package() {
+	package=${1:-$(apt-cache "${lists[@]}" depends linux-image-amd64 2>/dev/null |
+		sed -n '/^ *Depends: linux-image-[^ ]*$/{s/.*: //p;q}')}
+	version=$(apt-cache "${lists[@]}" policy "${package:-none}" 2>/dev/null | sed -n 's/^  Candidate: //p')
+	[ -n "$version" ] && [ "$version" != '(none)' ]
+}
+find_package "$@" || {
+	own_lists
+	find_package "$@" || fail "apt knows no ${1:-linux-image-amd64}"
+}
 # The recipe is part of the name: a changed script makes another guest.
 recipe=$(cat "$0" "$here/init" "$here/kernel_payload.py" | cat - "$(command -v busybox)" | sha256sum | cut -c1-12)
-guest=$cache/${package#linux-image-}_${version}_$recipe
+guest_folder() { guest=$cache/${package#linux-image-}_${version}_$recipe; }
+guest_folder
 if [ -e "$guest/initrd" ]; then
 	echo "$guest"
 	exit 0
@@ -37,14 +52,18 @@ work=$(mktemp -d "$cache/making.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM HUP
 say "downloading $package $version"
-(
-	cd "$work"
+download() {
 	# As root apt would first complain that its own user cannot write here.
-	apt-get -qq -o APT::Sandbox::User="$(id -un)" download "$package=$version"
-) >"$work/log" 2>&1 || {
-	tail -n 5 "$work/log" >&2
-	fail "apt-get could not download $package=$version (an old package list? run 'apt-get update')"
+	(cd "$work" && apt-get -qq "${lists[@]}" -o APT::Sandbox::User="$(id -un)" download "$package=$version") >"$work/log" 2>&1
 }
+if ! download; then
+	own_lists
+	find_package "$@" && download || {
+		tail -n 5 "$work/log" >&2
+		fail "apt-get could not download $package"
+	}
+	guest_folder
+fi
 say "unpacking it"
 dpkg-deb -x "$work"/*.deb "$work/k"
 [ -d "$work/k/lib" ] || ln -s usr/lib "$work/k/lib" # Debian 13 has them in /usr/lib

@@ -149,9 +149,8 @@ class Runner:
 
     def command(self, test, log, proof):
         env = dict(os.environ, BED_SRC=self.options.src, BED_BUILD=self.options.build, BED_OUT=self.options.out, BED_PROOF=proof,
-                   BED_TIER=self.options.list, PYTHONDONTWRITEBYTECODE='1', **test.env)
-        for name, value in test.env.items():
-            env[name] = os.path.expandvars(value)
+                   BED_TIER=self.options.list, PYTHONDONTWRITEBYTECODE='1')
+        env.update({name: os.path.expandvars(value) for name, value in test.env.items()})
         limits = None
         if 'user' in test.needs:
             limits = limits_of_user
