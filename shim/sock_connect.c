@@ -379,7 +379,8 @@ static int connect_tcp(struct vkr_sock *s, int fd, const struct sockaddr *sa, so
 
 static bool dissolves(const struct sockaddr *sa, socklen_t len)
 {
-	return len >= sizeof(sa->sa_family) && !vkr_bad_pointer(sa, sizeof(sa->sa_family)) && sa->sa_family == AF_UNSPEC;
+	return len >= sizeof(sa->sa_family) && !vkr_bad_pointer(sa, sizeof(sa->sa_family)) &&
+	       sa->sa_family == AF_UNSPEC;
 }
 
 int vkr_sock_connect(int fd, const struct sockaddr *sa, socklen_t len)

@@ -91,7 +91,7 @@ bool tv_ctl_try(int ctl, void *p, size_t n);
 void tv_sync(struct tv_side *s); /* returns once both sides have called it */
 
 uint64_t tv_ms(void);    /* monotonic milliseconds */
-void tv_relax(void);      /* between two looks at something: a short sleep, which a busy machine rewards */
+void tv_relax(void);     /* between two looks at something: a short sleep, which a busy machine rewards */
 unsigned tv_scale(void); /* 1, or more under sanitizers */
 void tv_fill(void *p, size_t n, uint32_t seed);
 void tv_check_fill(const char *file, int line, const void *p, size_t n, uint32_t seed);
