@@ -25,13 +25,13 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 DOCS = os.path.join(HERE, '..', 'docs')
 VALUE, LARGE, RING = 16384, 4 << 20, 1 << 20
 REPLY = len(f'${VALUE}\r\n') + VALUE + 2
-# name, client, server, VKRDMA_EARLY_REFRESH at the shimmed end
-CASES = [('native client, native server', 'native', 'native', None),
-         ('shim client, native server, early refresh', 'shim', 'native', 'yes'),
-         ('shim client, native server, no early refresh', 'shim', 'native', 'no'),
-         ('shim client, shim server, early refresh', 'shim', 'shim', 'yes'),
-         ('shim client, shim server, no early refresh', 'shim', 'shim', 'no'),
-         ('TCP', 'tcp', 'tcp', None)]
+# name, client, server, environment of the shimmed client
+CASES = [('native client, native server', 'native', 'native', {}),
+         ('shim client, native server, early refresh', 'shim', 'native', {'VKRDMA_EARLY_REFRESH': 'yes'}),
+         ('shim client, native server, no early refresh', 'shim', 'native', {'VKRDMA_EARLY_REFRESH': 'no'}),
+         ('shim client, shim server, refreshed rings', 'shim', 'shim', {'VKRDMA_FEATURES': 'fin,resize'}),
+         ('shim client, shim server, continuous ring', 'shim', 'shim', {}),
+         ('TCP', 'tcp', 'tcp', {})]
 # GETs outstanding, microseconds of work between replies
 LOADS = [(1, 0), (8, 20)]
 LARGE_GETS = 30
@@ -66,11 +66,10 @@ class Refresh:
                 raise Failed('the value could not be set')
 
     def once(self, case, load, count, key='v'):
-        _, client, server, early = case
+        _, client, server, settings = case
         env_kind = {'native': 'verbs', 'shim': 'shim', 'tcp': 'plain'}[client]
         env = self.b.env(env_kind, self.ports[server])
-        if early:
-            env.update(VKRDMA_EARLY_REFRESH=early, VKRDMA_RING=str(RING))
+        env.update(settings, VKRDMA_RING=str(RING))
         argv = [self.client, self.b.host, self.ports[server], 'rdma' if client == 'native' else 'tcp', key, count, *load]
         p = subprocess.Popen([str(a) for a in argv], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                              stdin=subprocess.DEVNULL)
