@@ -5,6 +5,7 @@
  *   raw_trap client HOST PORT resize FROM TO   advertises a buffer of FROM bytes, then one of TO bytes
  *   raw_trap client|server HOST PORT length N  advertises N bytes, whatever there is
  *   raw_trap client HOST PORT early            advertises a second buffer while the first has room
+ *   raw_trap client HOST PORT tardy MS         advertises its buffer only after MS, and says what comes then
  *   raw_trap server HOST PORT late MS          allows no RNR retry, and posts its receives only after MS
  *   raw_trap server HOST PORT leave            accepts and disconnects
  *
@@ -94,6 +95,14 @@ static void run_early(char **arg)
 	printf("in-old %u\nin-new %u\n", answers_at(p.ring), answers_at(p.ring + half));
 }
 
+static void run_tardy(char **arg)
+{
+	rp_pump(&p, (int)num(arg[0]));
+	advertise((uintptr_t)p.ring, RP_RING);
+	rp_wait_bytes(&p, 1, 3000);
+	printf("heard %.*s\n", (int)strcspn((char *)p.ring, "\r\n"), p.ring);
+}
+
 /* The client speaks first; each PING is answered. */
 static void serve_length(char **arg)
 {
@@ -135,8 +144,9 @@ static const struct {
 	int args;
 	void (*run)(char **arg);
 } cases[] = {
-    {"client", "resize", 2, run_resize},   {"client", "length", 1, run_length}, {"client", "early", 0, run_early},
-    {"server", "length", 1, serve_length}, {"server", "late", 1, serve_late},   {"server", "leave", 0, serve_leave},
+    {"client", "resize", 2, run_resize}, {"client", "length", 1, run_length},   {"client", "early", 0, run_early},
+    {"client", "tardy", 1, run_tardy},   {"server", "length", 1, serve_length}, {"server", "late", 1, serve_late},
+    {"server", "leave", 0, serve_leave},
 };
 
 static void hold(void)

@@ -56,13 +56,40 @@ class Close(Trap):
         s = self.native_server()
         c = self.shim_client(s.rdma, 'leave', N, go=False)
         self.told(c, 'connected')
-        wake = self.doze(s, 0.7)
+        time.sleep(0.3 * SLOW)
+        wake = self.doze(s, 0.9)
+        if SOFT:  # there the server sleeps for less than the second that an exit waits
+            self.native_client(s.rdma, 'sleepy', 1)
+            time.sleep(0.3)
         self.begin(c)
         self.assertEqual(self.over(c), 0)
         wake()
         harness.wait('the commands', lambda: s.plain()('GET', 'trap') == str(N).encode(), 3 * SLOW)
         self.proofs += 1
         self.shim(f'a shimmed program that exits: {N} are')
+
+    def test_t9_at_once(self):
+        """A write and the close, again and again: the server has both within microseconds."""
+        n = 80 if SOFT else 30
+        s = self.native_server()
+        self.assertEqual(self.told(self.native_client(s.rdma, 'burst', n), 'sent', 60), str(n))
+        time.sleep(0.5 * SLOW)
+        got = int(s.plain()('GET', 'trap') or 0)
+        self.native(got < n, f'{n} connections with a command and a close: {got} commands are carried out', deterministic=False)
+
+        s = self.server()
+        self.assertEqual(self.told(self.native_client(s.port, 'burst', n), 'sent', 60), str(n))
+        harness.wait('the commands', lambda: s.plain()('GET', 'trap') == str(n).encode(), 5 * SLOW)
+        self.carried(s.proc, 'in')
+        s.flagged = False  # nobody has read a reply
+        self.shim(f'a native client of a shimmed server: {n} are')
+
+        s = self.native_server()
+        c = self.shim_client(s.rdma, 'burst', n)
+        self.assertEqual(self.told(c, 'sent', 60), str(n))
+        harness.wait('the commands', lambda: s.plain()('GET', 'trap') == str(n).encode(), 5 * SLOW)
+        self.carried(c, 'out')
+        self.shim(f'a shimmed client of the native server: {n} are')
 
     def fetched(self, client):
         got = self.told(client, 'fetched', needed=False) or 'nothing'
@@ -132,6 +159,11 @@ class Close(Trap):
         self.carried(s.proc, 'out')
         s.flagged = False  # the client said nothing: there are no bytes in
         self.shim(f'a native client of a shimmed server reads {first!r}')
+
+        r = self.raw('client', s.port, 'tardy', 700)
+        self.assertEqual(self.told(r, 'heard'), '-ERR max number of clients reached')
+        self.over(r)
+        self.shim('and so does one that says 700 ms later where its buffer is')
 
     def test_t11_protected(self):
         """The same of a server in protected mode, to a client that is not local."""

@@ -15,7 +15,7 @@ class Connect(Trap):
     def cli(self, port):
         """How valkey-cli --rdma takes it: its exit code, a negative signal number or 'hangs'; and what it says."""
         p = self.native_spawn([CLI, '--rdma', '-h', HOST, '-p', port, 'PING'])
-        code = self.over(p, 4)
+        code = self.over(p, 3)
         return code, (p.stdout.read() + p.stderr.read()).decode(errors='replace').strip()
 
     @staticmethod

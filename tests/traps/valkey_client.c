@@ -7,6 +7,7 @@
  *   valkey_client rdma|tcp HOST PORT sleepy MS        a command, MS without any call, a command
  *   valkey_client rdma|tcp HOST PORT subscribe N      subscribes, no call until another line comes, then takes N
  * messages valkey_client rdma|tcp HOST PORT leave N          N commands in writes of their own, then closes at once
+ *   valkey_client rdma|tcp HOST PORT burst N          N times over: a connection, a command, the close
  *   valkey_client rdma|tcp HOST PORT event            writes while a reply has come, then polls the descriptor
  *   valkey_client rdma|tcp HOST PORT fetch KEY MS     GET KEY and QUIT in one write; MS later everything that comes
  *   valkey_client rdma|tcp HOST PORT slow KEY N       GET KEY N times, every piece of a reply awaited for a while
@@ -232,12 +233,14 @@ static void run_first(void)
 
 static int open_connection(int rdma, const char *host, int port)
 {
+	static int initiated;
 	struct timeval limit = {.tv_sec = 10};
 	valkeyOptions o = {0};
 
 	if (rdma) {
-		if (valkeyInitiateRdma() != VALKEY_OK)
+		if (!initiated && valkeyInitiateRdma() != VALKEY_OK)
 			return 0;
+		initiated = 1;
 		VALKEY_OPTIONS_SET_RDMA(&o, host, port);
 	} else {
 		VALKEY_OPTIONS_SET_TCP(&o, host, port);
@@ -246,6 +249,21 @@ static int open_connection(int rdma, const char *host, int port)
 	o.command_timeout = &limit;
 	c = valkeyConnectWithOptions(&o);
 	return c && !c->err;
+}
+
+static void run_burst(int rdma, const char *host, int port, long n)
+{
+	long i;
+
+	for (i = 0; i < n; i++) {
+		valkeyAppendCommand(c, "INCR trap");
+		flush();
+		valkeyFree(c);
+		if (!open_connection(rdma, host, port))
+			break;
+	}
+	printf("sent %ld\n", i);
+	fflush(stdout);
 }
 
 int main(int argc, char **argv)
@@ -269,6 +287,8 @@ int main(int argc, char **argv)
 		run_subscribe(n);
 	else if (!strcmp(what, "leave"))
 		printf("sent %ld\n", write_each(n));
+	else if (!strcmp(what, "burst"))
+		run_burst(!strcmp(argv[1], "rdma"), argv[2], atoi(argv[3]), n);
 	else if (!strcmp(what, "event"))
 		run_event();
 	else if (!strcmp(what, "fetch") || !strcmp(what, "held"))
