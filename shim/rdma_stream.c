@@ -191,8 +191,8 @@ void vkr_stream_disconnected(struct vkr_stream *s)
 		vkr_endpoint_drain(&s->ep);
 	pthread_mutex_lock(&s->p.lock);
 	if (!s->peer_closed) {
-		/* After the peer's end, told before, only what it changes is news. */
-		uint32_t known = s->peer_fin ? vkr_load(&s->p.ready) : 0;
+		/* After the peer's end or a reset, told before, only what it changes is news. */
+		uint32_t known = s->peer_fin || s->reset ? vkr_load(&s->p.ready) : 0;
 
 		s->peer_closed = true;
 		s->tx.ready = false;

@@ -331,6 +331,7 @@ int vkr_sock_shutdown(int fd, int how)
 		r = how < SHUT_RD || how > SHUT_RDWR ? -EINVAL : vkr_stream_shutdown(s->stream, how);
 		if (!r && how != SHUT_RD)
 			vkr_store(&s->shut_wr, true);
+		s->told |= how >= SHUT_RD && how <= SHUT_RDWR; /* a later connect() is EISCONN */
 	} else if (vkr_load(&s->state) == VKR_SOCK_CONNECTING && !vkr_file_inherited(&s->file)) {
 		r = -ENOTCONN;
 	} else if (vkr_load(&s->state) == VKR_SOCK_PAIRED && how != SHUT_RD) {

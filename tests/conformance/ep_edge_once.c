@@ -25,7 +25,26 @@ static void each(int a, int b)
 	CONF_OK(close(a));
 }
 
+/* Nor is a reset. */
+static void reset(int a, int b)
+{
+	int ep = conf_epoll();
+
+	CONF_OK(shutdown(a, SHUT_RDWR));
+	CONF_STATE(b, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+	CONF_EQ(send(b, "late", 4, MSG_NOSIGNAL), 4);
+	CONF_STATE(a, EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLRDHUP);
+	conf_ep_add(ep, a, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+	CONF_EP_EXPECT(ep, a, EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLRDHUP);
+	CONF_OK(close(b));
+	for (int i = 0; i < 5; i++)
+		CONF_EP_QUIET(ep);
+	CONF_OK(close(ep));
+	CONF_OK(close(a));
+}
+
 CONF_TEST(0)
 {
+	conf_each_role(reset);
 	conf_each_role(each);
 }

@@ -183,7 +183,8 @@ const char *call_unfit(struct world *w, const struct diff_op *op)
 	if (op->kind == DIFF_SHUTDOWN && op->n != SHUT_WR && e && peer_of(w, e) && peer_of(w, e)->stuffed)
 		return "only drain"; /* with its reading shut down an end that is empty for a moment says EOF */
 	/* TCP lets a socket whose connection has ended be used for another: docs/semantics.md, "Making and closing". */
-	if ((op->kind == DIFF_REBIND || op->kind == DIFF_RELISTEN || op->kind == DIFF_RECONNECT) && e && is_over(s))
+	if ((op->kind == DIFF_REBIND || op->kind == DIFF_RELISTEN || op->kind == DIFF_RECONNECT) && s->fd >= 0 &&
+	    is_over(s))
 		return "the connection has ended";
 	if ((op->kind == DIFF_CLOSE || op->kind == DIFF_DUP2) && s->fd >= 0 && polled(w, s->fd))
 		return "it is polled";
