@@ -15,7 +15,7 @@
 #define GROW_WITHIN_NS  (100 * VKR_MS)
 #define SHRINK_AFTER_NS (10000 * VKR_MS)
 #define TRIM_NS         (1000 * VKR_MS)
-/* With credits, where each change takes a message there and back. */
+/* Each change takes a message there and back, and costs a native client a new send buffer. */
 #define GROW_FACTOR 4
 
 /* ------------------------------------------------------------------ rings of the native wire */
@@ -27,7 +27,7 @@ static uint32_t ring_next_len(const struct vkr_stream *s, uint32_t len)
 	if (s->ring_first == s->ring_limit)
 		return len;
 	if (since < GROW_WITHIN_NS)
-		return vkr_min(len * 2, s->ring_limit);
+		return vkr_min(len * GROW_FACTOR, s->ring_limit);
 	return since > SHRINK_AFTER_NS ? vkr_max(len / 2, s->ring_first) : len;
 }
 
