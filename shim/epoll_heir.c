@@ -5,6 +5,7 @@
  * the child's first call on it: a fresh set takes its numbers, with what the kernel's had (/proc/self/fdinfo) and what
  * our records know. Inherited streams stay records until the child waits: a child that only tidies up shares nothing.
  */
+#include "bequest.h"
 #include "epset.h"
 #include "guard.h"
 #include "libc_real.h"
@@ -46,7 +47,7 @@ static void file_forked(int fd, struct vkr_file *f, void *arg)
 	vkr_pollable_init(&set->poll);
 	set->ready = NULL;
 	vkr_store(&set->n_ready, 0);
-	set->efd = -1;
+	set->efd = set->own = -1;
 	if (!*whole)
 		set->items = set->duals = NULL;
 	forget_waits(set->items);
@@ -60,6 +61,8 @@ void vkr_epsets_forked(bool whole)
 
 void vkr_file_disinherit(struct vkr_file *f)
 {
+	if (f->kind == VKR_KIND_SOCK)
+		vkr_bequest_drop((struct vkr_sock *)f);
 	pthread_mutex_lock(&vkr_ctl_lock);
 	vkr_items_drop(f);
 	if (f->kind == VKR_KIND_EPOLL)
@@ -119,7 +122,8 @@ static void copy_kernel(struct fresh *n, int epfd)
 	vkr_real.close(fd);
 }
 
-/* A stream is a record that waits for its turn; what the kernel has is recorded where the record may be needed. */
+/* A stream, and the owner's half of a listener, is a record that waits for its turn; of what the kernel has there is a
+ * record where it may be needed. */
 static void copy_records(struct fresh *n, struct vkr_item *items)
 {
 	struct vkr_item *it, *copy;
@@ -128,13 +132,15 @@ static void copy_records(struct fresh *n, struct vkr_item *items)
 	{
 		struct epoll_event ev = {.events = it->disabled ? 0 : it->events, .data.u64 = it->data};
 
-		if (!it->in_kernel && it->file->kind == VKR_KIND_SOCK)
-			vkr_store(&n->set->n_heirs, vkr_load(&n->set->n_heirs) + 1);
-		else if (!it->in_kernel)
+		if (!it->in_kernel && it->file->kind != VKR_KIND_SOCK)
 			continue;
 		copy = vkr_item_new(n->set, it->file, it->fd, &ev);
-		if (copy)
-			copy->in_kernel = it->in_kernel;
+		if (!copy)
+			continue;
+		copy->in_kernel = it->in_kernel;
+		copy->heir = !it->in_kernel || vkr_is_heir(it->file);
+		if (copy->heir)
+			vkr_store(&n->set->n_heirs, vkr_load(&n->set->n_heirs) + 1);
 	}
 }
 
@@ -172,6 +178,18 @@ static void renew_inner(int epfd)
 	}
 }
 
+/* Listeners that this process has come to own since the fork. */
+static void watch_own(struct vkr_epset *set)
+{
+	struct vkr_item *it, *tmp;
+
+	pthread_mutex_lock(&vkr_ctl_lock);
+	DL_FOREACH_SAFE2(set->items, it, tmp, next)
+	if (!vkr_file_inherited(it->file) && !it->dual)
+		vkr_items_watch(it->file);
+	pthread_mutex_unlock(&vkr_ctl_lock);
+}
+
 struct vkr_epset *vkr_epset_heir(int epfd, int *r)
 {
 	struct fresh n = {.set = vkr_epset_new(), .fd = vkr_real.epoll_create1(EPOLL_CLOEXEC)};
@@ -202,6 +220,8 @@ struct vkr_epset *vkr_epset_heir(int epfd, int *r)
 	if (*r)
 		return NULL;
 	set = vkr_epset_get(epfd);
+	if (set)
+		watch_own(set);
 	if (set && vkr_file_inherited(&set->file)) {
 		vkr_file_put(&set->file);
 		set = NULL;
@@ -213,19 +233,20 @@ struct vkr_epset *vkr_epset_heir(int epfd, int *r)
 
 /* ------------------------------------------------------------------ inherited streams among its items */
 
-static bool is_heir(const struct vkr_item *it)
-{
-	return !it->in_kernel && it->file->kind == VKR_KIND_SOCK && vkr_file_inherited(it->file);
-}
-
-/* vkr_ctl_lock held; the stream is shared. */
+/* vkr_ctl_lock held; a stream is shared by now. */
 static void into_kernel(struct vkr_epset *set, struct vkr_item *it)
 {
 	struct epoll_event ev = {.events = it->events, .data.u64 = it->data};
+	int epfd = vkr_epset_fd(set);
 
-	if (vkr_real.epoll_ctl(vkr_file_number(&set->file), EPOLL_CTL_ADD, it->fd, &ev) == 0)
-		vkr_store(&set->native, vkr_load(&set->native) + 1);
+	it->heir = false;
 	vkr_store(&set->n_heirs, vkr_load(&set->n_heirs) - 1);
+	if (vkr_is_heir(it->file)) {
+		vkr_heir_epoll((struct vkr_sock *)it->file, epfd, EPOLL_CTL_ADD, &ev);
+		return;
+	}
+	if (!it->in_kernel && vkr_real.epoll_ctl(epfd, EPOLL_CTL_ADD, it->fd, &ev) == 0)
+		vkr_store(&set->native, vkr_load(&set->native) + 1);
 	vkr_item_free(it);
 }
 
@@ -237,7 +258,7 @@ static void take_heir(struct vkr_epset *set, struct vkr_file *f, int fd)
 	vkr_pair_heir(f, fd);
 	pthread_mutex_lock(&vkr_ctl_lock);
 	it = vkr_item_find(set, f, fd);
-	if (it && is_heir(it))
+	if (it && it->heir)
 		into_kernel(set, it);
 	pthread_mutex_unlock(&vkr_ctl_lock);
 }
@@ -251,7 +272,7 @@ void vkr_epset_take_heirs(struct vkr_epset *set)
 	for (;;) {
 		pthread_mutex_lock(&vkr_ctl_lock);
 		DL_FOREACH2(set->items, it, next)
-		if (is_heir(it))
+		if (it->heir)
 			break;
 		if (!it)
 			vkr_store(&set->n_heirs, 0); /* others went with their last number */
@@ -274,8 +295,10 @@ int vkr_heir_ctl(struct vkr_epset *set, struct vkr_file *f, int op, int fd)
 
 	pthread_mutex_lock(&vkr_ctl_lock);
 	it = vkr_item_find(set, f, fd);
-	heir = it && is_heir(it);
-	if (heir && op == EPOLL_CTL_DEL) {
+	heir = it && it->heir;
+	if (heir && op == EPOLL_CTL_DEL && it->in_kernel) {
+		it->heir = heir = false;
+	} else if (heir && op == EPOLL_CTL_DEL) {
 		vkr_store(&set->n_heirs, vkr_load(&set->n_heirs) - 1);
 		vkr_item_free(it);
 	}

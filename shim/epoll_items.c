@@ -3,6 +3,7 @@
  * Registrations in epoll sets: which items a set has, which of them the kernel knows, what is on the ready list, and
  * epoll_ctl. poll_emul.c says how waiting works.
  */
+#include "bequest.h"
 #include "epset.h"
 #include "guard.h"
 #include "libc_real.h"
@@ -305,7 +306,8 @@ void vkr_items_watch(struct vkr_file *f)
 	struct vkr_item *it;
 
 	DL_FOREACH2(f->items, it, file_next)
-	if (vkr_file_pollable(f) && make_mixed(it->set, vkr_epset_fd(it->set)) == 0)
+	if (!vkr_file_inherited(&it->set->file) && vkr_file_pollable(f) &&
+	    make_mixed(it->set, vkr_epset_fd(it->set)) == 0)
 		item_make_dual(it);
 }
 
@@ -385,6 +387,8 @@ static int ctl_kernel(struct vkr_epset *set, struct vkr_file *f, struct vkr_item
 {
 	if (vkr_real.epoll_ctl(epfd, op, fd, ev) < 0)
 		return -errno;
+	if (vkr_unlikely(vkr_is_shared(f)))
+		vkr_heir_epoll((struct vkr_sock *)f, epfd, op, ev);
 	if (op == EPOLL_CTL_ADD && (it || (it = vkr_item_new(set, f, fd, ev)))) {
 		it->in_kernel = true;
 		vkr_store(&set->native, vkr_load(&set->native) + 1);
@@ -474,7 +478,7 @@ int vkr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 	vkr_fork_check();
 	f = vkr_file_get(fd);
 	set = vkr_epset_get(epfd);
-	if (set && vkr_file_inherited(&set->file) && vkr_load(&set->mixed)) {
+	if (set && vkr_file_inherited(&set->file) && (vkr_load(&set->mixed) || (f && vkr_is_heir(f)))) {
 		vkr_file_put(&set->file);
 		set = vkr_epset_heir(epfd, &r);
 		if (!set)

@@ -41,6 +41,7 @@ struct vkr_item {
 	uint64_t data;
 	bool disabled; /* ONESHOT was taken */
 	bool in_kernel, dual;
+	bool heir;   /* an inherited socket's whose half of user space has its turn when the child waits */
 	bool queued; /* on set->ready; under set->lock, as are the links */
 	struct vkr_item *ready_prev, *ready_next;
 	struct vkr_item *prev, *next;           /* on set->items or set->duals */

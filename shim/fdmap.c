@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #include "fdmap.h"
 
+#include "bequest.h"
 #include "epset.h"
 #include "guard.h"
 #include "libc_real.h"
@@ -180,6 +181,7 @@ struct vkr_sock *vkr_sock_new(int domain, int type, int protocol)
 	s->protocol = protocol ? protocol : IPPROTO_TCP;
 	vkr_store(&s->nonblock, type & SOCK_NONBLOCK);
 	s->pair_lib = s->pair_app = s->listen_fd = -1;
+	s->bequest.owner = s->bequest.heir = s->bequest.both = -1;
 	file_init(f, VKR_KIND_SOCK);
 	return s;
 }
@@ -247,7 +249,7 @@ struct vkr_epset *vkr_epset_get(int fd)
 
 static void alive_init(void);
 
-static void track(int fd, struct vkr_file *f)
+void vkr_fd_track(int fd, struct vkr_file *f)
 {
 	struct vkr_file *stale;
 
@@ -273,14 +275,14 @@ void vkr_fd_socket(int fd, int domain, int type, int protocol)
 		return;
 	}
 	s = vkr_sock_new(domain, type, protocol);
-	track(fd, s ? &s->file : NULL);
+	vkr_fd_track(fd, s ? &s->file : NULL);
 }
 
 void vkr_fd_epoll(int fd)
 {
 	struct vkr_epset *e = vkr_epset_new();
 
-	track(fd, e ? &e->file : NULL);
+	vkr_fd_track(fd, e ? &e->file : NULL);
 }
 
 void vkr_fd_fresh(int fd)
@@ -536,7 +538,9 @@ void vkr_socket_fork_child(void)
 	if (ran)
 		vkr_engine_fork_child();
 	vkr_stats_forked(); /* first: the guard counts what it closes, and not in the parent's map */
+	vkr_bequests_keep();
 	vkr_guard_each(close_in_child, NULL);
+	vkr_bequests_forked();
 	vkr_log_forked();
 	vkr_options_forked();
 	vkr_wait_forked();

@@ -39,11 +39,18 @@ static void passed_on(int fd)
 		vkr_sock_share(fd);
 }
 
+static void received(int fd)
+{
+	vkr_fd_fresh(fd);
+	vkr_sock_received(fd);
+}
+
 void vkr_note_rights_in(const struct msghdr *m)
 {
 	int saved = errno;
 
-	each_right(m, vkr_fd_fresh);
+	if (vkr_on())
+		each_right(m, received);
 	errno = saved;
 }
 

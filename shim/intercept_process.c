@@ -266,6 +266,21 @@ static int call_execle(const char *path, const char *arg, ...)
 }
 VKR_NAME(execle, call_execle);
 
+/* What another program has left open for this one may be connections of its (pump.h). */
+__attribute__((constructor)) static void receive_inherited(void)
+{
+	enum { NUMBERS = 256 };
+	int saved = errno, fd;
+
+	vkr_init();
+	if (!vkr_on())
+		return;
+	vkr_process_prepare();
+	for (fd = 0; fd < NUMBERS; fd++)
+		vkr_sock_received(fd);
+	errno = saved;
+}
+
 /* ------------------------------------------------------------------ spawn: libc's own child, our descriptors close */
 
 #define SPAWN(name, result)                                                                                            \

@@ -97,6 +97,34 @@ static bool name_of(int fd, struct pair_name *name)
 	return !memcmp(name->magic, name_magic, sizeof(name_magic)) && !name->used;
 }
 
+static void unpack_addr(struct sockaddr_storage *to, const struct pair_addr *from)
+{
+	struct sockaddr_in6 *in6 = (void *)to;
+	struct sockaddr_in *in = (void *)to;
+
+	memset(to, 0, sizeof(*to));
+	to->ss_family = from->family;
+	if (from->family == AF_INET) {
+		in->sin_port = from->port;
+		memcpy(&in->sin_addr, from->addr, sizeof(in->sin_addr));
+	} else {
+		in6->sin6_port = from->port;
+		in6->sin6_scope_id = from->scope;
+		memcpy(&in6->sin6_addr, from->addr, sizeof(in6->sin6_addr));
+	}
+}
+
+bool vkr_pair_addrs(int fd, struct sockaddr_storage *local, struct sockaddr_storage *peer)
+{
+	struct pair_name name;
+
+	if (!name_of(fd, &name))
+		return false;
+	unpack_addr(local, &name.local);
+	unpack_addr(peer, &name.peer);
+	return true;
+}
+
 /* The other end has a name, or is gone. */
 static bool in_use(int fd)
 {
@@ -171,6 +199,25 @@ void vkr_pair_share(struct vkr_sock *s, int fd)
 		}
 	}
 	errno = saved;
+}
+
+int vkr_pair_adopt(int fd, struct vkr_sock *listener)
+{
+	struct pair_name name;
+	struct vkr_sock *s;
+
+	if (!name_of(fd, &name))
+		return -ENOTCONN;
+	s = vkr_sock_new(name.domain, SOCK_STREAM, IPPROTO_TCP);
+	if (!s)
+		return -ENOMEM;
+	s->told = true;
+	if (listener)
+		vkr_options_inherit(s, listener,
+				    listener->listen_fd >= 0 ? listener->listen_fd : vkr_load(&listener->file.number));
+	vkr_store_rel(&s->state, VKR_SOCK_PAIRED);
+	vkr_fd_track(fd, &s->file);
+	return 0;
 }
 
 /* ------------------------------------------------------------------ exec */

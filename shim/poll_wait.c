@@ -8,6 +8,7 @@
  * the mask was stored, and looks at asleep. With a full fence between the two on both sides, one of them sees the
  * other.
  */
+#include "bequest.h"
 #include "epset.h"
 #include "guard.h"
 #include "libc_real.h"
@@ -319,7 +320,7 @@ static struct vkr_pollable *watchable(struct vkr_file *f)
 static bool is_user(struct vkr_file *f, int fd)
 {
 	vkr_pair_heir(f, fd);
-	return !vkr_file_inherited(f) && watchable(f);
+	return vkr_is_heir(f) || (!vkr_file_inherited(f) && watchable(f));
 }
 
 static bool concerned(void)
@@ -372,7 +373,11 @@ static short entry_look(struct poll_call *c, struct poll_entry *e)
 	short events = c->fds[e->index].events;
 	enum vkr_sock_state state;
 
-	if (e->file->kind == VKR_KIND_SOCK) {
+	if (vkr_unlikely(vkr_is_shared(e->file))) {
+		k->fd = vkr_heir_poll_fd((struct vkr_sock *)e->file, c->fds[e->index].fd);
+		if (k->fd < 0)
+			k->fd = c->fds[e->index].fd;
+	} else if (e->file->kind == VKR_KIND_SOCK) {
 		state = vkr_sock_settle((struct vkr_sock *)e->file);
 		k->fd = state == VKR_SOCK_CARRIED || state == VKR_SOCK_CONNECTING ? -1 : c->fds[e->index].fd;
 		if (state == VKR_SOCK_TCP || state == VKR_SOCK_FINAL)

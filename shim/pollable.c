@@ -34,3 +34,13 @@ void vkr_watch_del(struct vkr_pollable *p, struct vkr_watch *w)
 	DL_DELETE(p->watches, w);
 	pthread_mutex_unlock(&p->lock);
 }
+
+bool vkr_watch_alone(struct vkr_pollable *p, struct vkr_watch *w)
+{
+	bool alone;
+
+	pthread_mutex_lock(&p->lock);
+	alone = p->watches == w && !w->next;
+	pthread_mutex_unlock(&p->lock);
+	return alone;
+}

@@ -35,6 +35,9 @@ void vkr_pollable_set(struct vkr_pollable *p, uint32_t ready, uint32_t edge);
 void vkr_watch_add(struct vkr_pollable *p, struct vkr_watch *w);
 void vkr_watch_del(struct vkr_pollable *p, struct vkr_watch *w);
 
+/* True if w is the only watch. */
+bool vkr_watch_alone(struct vkr_pollable *p, struct vkr_watch *w);
+
 static inline uint32_t vkr_pollable_ready(struct vkr_pollable *p)
 {
 	return vkr_load_acq(&p->ready);

@@ -8,6 +8,7 @@
  */
 #include "pump.h"
 
+#include "bequest.h"
 #include "epset.h"
 #include "guard.h"
 #include "libc_real.h"
@@ -26,6 +27,7 @@
 #define CHUNK     (64u << 10)
 #define DRAIN_MS  10000
 #define SHARED    "shared with another process or stdio: its bytes go through the kernel"
+#define BEQUEST   1  /* the events' data: an owner's end, see bequest.h */
 #define TAG_SHIFT 48 /* the events' data: the pump's address and its tag */
 
 struct vkr_pump {
@@ -57,6 +59,7 @@ static _Atomic int set_fd = -1;
 static int run_fd = -1;
 static bool signaled;
 static struct vkr_pump *run;
+static _Atomic bool asked; /* vkr_bequests_serve() is to be called */
 
 /* ------------------------------------------------------------------ the run list */
 
@@ -77,6 +80,16 @@ static void run_queue(struct vkr_pump *p)
 	pthread_mutex_unlock(&run_lock);
 	if (kick)
 		vkr_real.syscall(SYS_write, run_fd, &one, sizeof(one));
+	errno = saved;
+}
+
+void vkr_pump_ask(void)
+{
+	uint64_t one = 1;
+	int saved = errno;
+
+	vkr_store(&asked, true);
+	vkr_real.syscall(SYS_write, run_fd, &one, sizeof(one));
 	errno = saved;
 }
 
@@ -521,7 +534,9 @@ static void serve(void)
 	int i, n = (int)vkr_real.syscall(SYS_epoll_pwait, set_number(), ev, 32, 0, NULL, 8);
 
 	for (i = 0; i < n; i++) {
-		if (!ev[i].data.u64)
+		if (ev[i].data.u64 == BEQUEST)
+			vkr_store(&asked, true);
+		else if (!ev[i].data.u64)
 			run_turns();
 		else if ((p = pump_of(ev[i].data.u64)))
 			turn(p);
@@ -531,7 +546,7 @@ static void serve(void)
 /* ------------------------------------------------------------------ what others call */
 
 /* Their threads may be cancelled, the progress thread not: none of it may end half-way. */
-static int enter(void)
+int vkr_pump_enter(void)
 {
 	int cancel;
 
@@ -540,7 +555,7 @@ static int enter(void)
 	return cancel;
 }
 
-static void leave(int cancel)
+void vkr_pump_leave(int cancel)
 {
 	pthread_mutex_unlock(&pump_lock);
 	pthread_setcancelstate(cancel, NULL);
@@ -548,15 +563,17 @@ static void leave(int cancel)
 
 static void readable(void)
 {
-	int cancel = enter();
+	int cancel = vkr_pump_enter();
 
 	serve();
-	leave(cancel);
+	if (atomic_exchange(&asked, false))
+		vkr_bequests_serve();
+	vkr_pump_leave(cancel);
 }
 
 void vkr_pump_switch(struct vkr_sock *s)
 {
-	int cancel = enter();
+	int cancel = vkr_pump_enter();
 	struct vkr_pump *p = s->pump;
 
 	if (p && !p->on && p->lib >= 0) {
@@ -564,12 +581,12 @@ void vkr_pump_switch(struct vkr_sock *s)
 		if (p->on)
 			turn(p);
 	}
-	leave(cancel);
+	vkr_pump_leave(cancel);
 }
 
 bool vkr_pump_release(struct vkr_sock *s)
 {
-	int cancel = enter();
+	int cancel = vkr_pump_enter();
 	struct vkr_pump *p = s->pump;
 	bool taken = false;
 
@@ -588,20 +605,20 @@ bool vkr_pump_release(struct vkr_sock *s)
 			run_queue(p);
 		}
 	}
-	leave(cancel);
+	vkr_pump_leave(cancel);
 	return taken;
 }
 
 void vkr_pump_drop(struct vkr_pump *p)
 {
-	int cancel = enter();
+	int cancel = vkr_pump_enter();
 
 	if (p->on)
 		stop(p);
 	else if (p->lib >= 0)
 		close_lib(p);
 	pump_free(p);
-	leave(cancel);
+	vkr_pump_leave(cancel);
 }
 
 static size_t outq(struct vkr_pump *p)
@@ -611,12 +628,35 @@ static size_t outq(struct vkr_pump *p)
 	return p->on && vkr_real.ioctl(p->lib, FIONREAD, &n) == 0 ? (size_t)n : 0;
 }
 
+bool vkr_pump_watch(int fd)
+{
+	struct epoll_event ev = {.events = EPOLLIN | EPOLLOUT | EPOLLET, .data.u64 = BEQUEST};
+
+	return set_open() && vkr_real.epoll_ctl(set_number(), EPOLL_CTL_ADD, fd, &ev) == 0;
+}
+
+bool vkr_pump_bequeath(struct vkr_sock *s)
+{
+	struct vkr_pump *p;
+
+	vkr_pump_new(s, s->pair_app);
+	p = s->pump;
+	if (!p)
+		return false;
+	s->pump = NULL;
+	s->stream = NULL;
+	p->sock = NULL;
+	switch_on(p);
+	turn(p);
+	return true;
+}
+
 size_t vkr_pump_outq(struct vkr_sock *s)
 {
-	int cancel = enter();
+	int cancel = vkr_pump_enter();
 	size_t n = s->pump ? outq(s->pump) : 0;
 
-	leave(cancel);
+	vkr_pump_leave(cancel);
 	return n;
 }
 
@@ -631,11 +671,11 @@ void vkr_pump_flush(int ms)
 		return;
 	while (any) {
 		any = false;
-		cancel = enter();
+		cancel = vkr_pump_enter();
 		serve();
 		DL_FOREACH (pumps, p)
 			any |= outq(p) > 0;
-		leave(cancel);
+		vkr_pump_leave(cancel);
 		if (vkr_now_ns() >= end)
 			return;
 		if (any)
@@ -661,5 +701,6 @@ void vkr_pump_fork_child(void)
 	vkr_store(&set_fd, -1);
 	run_fd = -1;
 	signaled = false;
+	vkr_store(&asked, false);
 	pumps = run = pool = NULL;
 }

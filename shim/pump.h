@@ -40,6 +40,15 @@ size_t vkr_pump_outq(struct vkr_sock *s);
 /* Before the process ends: waits, at most ms, until the stream has what was written to the pairs. */
 void vkr_pump_flush(int ms);
 
+/* For bequest.c. enter and leave: pump_lock, without cancellation. watch: the progress thread calls
+ * vkr_bequests_serve(), with pump_lock, when fd has input or room; ask: it does so soon, any thread. */
+int vkr_pump_enter(void);
+void vkr_pump_leave(int cancel);
+bool vkr_pump_watch(int fd);
+void vkr_pump_ask(void);
+/* pump_lock held. The stream of s, which has no number and goes: whoever gets s->pair_app has it. False: it stays. */
+bool vkr_pump_bequeath(struct vkr_sock *s);
+
 void vkr_pump_fork_prepare(void);
 void vkr_pump_fork_parent(void);
 void vkr_pump_fork_child(void);
@@ -53,6 +62,12 @@ void vkr_pair_name_used(int fd);
 
 /* True once this process has inherited a carried connection. */
 extern _Atomic bool vkr_pair_inherited;
+
+/* The addresses in the name; false if fd is no connection's. */
+bool vkr_pair_addrs(int fd, struct sockaddr_storage *local, struct sockaddr_storage *peer);
+/* fd came from another process. If it is the application's end of a connection it is tracked, with TCP's names, and
+ * options from `listener` if not NULL: 0, or -errno. */
+int vkr_pair_adopt(int fd, struct vkr_sock *listener);
 
 /* A carried socket is about to be used by other means than our calls, or by an heir of it. Afterwards its state is
  * PAIRED. No lock held. */

@@ -6,6 +6,7 @@
 #define VKR_SOCK_H
 
 #include "fdmap.h"
+#include "pollable.h"
 #include "rdma.h"
 
 #include <netinet/in.h>
@@ -23,6 +24,8 @@ enum vkr_sock_state {
 
 struct vkr_options;
 struct vkr_pump;
+
+#define VKR_HEIRS 32
 
 struct vkr_sock {
 	struct vkr_file file;
@@ -48,6 +51,17 @@ struct vkr_sock {
 			  accept */
 	int pair_lib, pair_app; /* guarded; until the number has been replaced, then pair_lib is the pump's */
 	struct vkr_pump *pump;
+	struct vkr_bequest {           /* of a listener: bequest.h */
+		int owner, heir, both; /* guarded, -1 */
+		bool announced;        /* an heir's: the owner knows that it waits for connections */
+		bool listed, watches;  /* the owner's */
+		_Atomic bool wanted;   /* the owner's: there have been heirs that wait */
+		bool strangers;        /* ... more than are known by their descriptors */
+		int heirs[VKR_HEIRS];  /* pidfds, guarded */
+		int n_heirs;
+		struct vkr_watch watch;
+		struct vkr_sock *prev, *next;
+	} bequest;
 	_Atomic int error;                  /* SO_ERROR of a connect that failed after it had returned EINPROGRESS */
 	_Atomic unsigned turn;              /* accept: who is asked first */
 	_Atomic int64_t rcvtimeo, sndtimeo; /* ns, 0 none */
@@ -102,6 +116,9 @@ void vkr_pair_free(struct vkr_sock *s);
 /* A flagged connection that stays kernel TCP: seen in vkrdma-stat with its reason, and otherwise left alone. */
 void vkr_sock_final(struct vkr_sock *s, enum vkr_role role, const struct sockaddr *local, const struct sockaddr *peer,
 		    const char *why);
+/* The number is a listening kernel socket that a rule flags, with nothing of ours around it yet: makes this process the
+ * owner of its RDMA listener. */
+void vkr_sock_listen_own(struct vkr_sock *s, int fd);
 /* LISTEN without an RDMA listener: another try at the port now and then. */
 void vkr_sock_listen_retry(struct vkr_sock *s, int fd);
 /* An address for the application, as the kernel copies it: cut to *len, which then is its true length. */

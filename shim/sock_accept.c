@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* accept(): two queues, the kernel's and the RDMA listener's, and what a connection needs before it may wait in one. */
+#include "bequest.h"
 #include "epset.h"
 #include "guard.h"
 #include "libc_real.h"
@@ -143,6 +144,19 @@ static int accept_tcp(struct vkr_sock *l, int listen_fd, struct sockaddr *sa, so
 	return fd;
 }
 
+/* The address of a connection that the owner has handed out. A bad one costs the connection, as in the kernel. */
+static int adopted(int fd, struct sockaddr *sa, socklen_t *len)
+{
+	struct sockaddr_storage local, peer;
+	int r = sa ? vkr_check_address(sa, len) : 0;
+
+	if (!r && sa && vkr_pair_addrs(fd, &local, &peer))
+		vkr_copy_address(&peer, sa, len);
+	if (r)
+		vkr_sock_close(fd);
+	return r ? r : fd;
+}
+
 /* Both queues, in turn first, so that neither kind of client starves the other. */
 static int accept_once(struct vkr_sock *l, int fd, struct sockaddr *sa, socklen_t *len, int flags)
 {
@@ -160,7 +174,8 @@ static int accept_once(struct vkr_sock *l, int fd, struct sockaddr *sa, socklen_
 				return r;
 		}
 	}
-	return -EAGAIN;
+	r = vkr_bequest_reclaim(l, flags);
+	return r >= 0 ? adopted(r, sa, len) : r;
 }
 
 int64_t vkr_kernel_timeout(int fd, int name)
@@ -172,16 +187,29 @@ int64_t vkr_kernel_timeout(int fd, int name)
 	return tv.tv_sec * NS_PER_S + tv.tv_usec * 1000ll;
 }
 
-/* The listener of a parent: its kernel queue only. Our O_NONBLOCK is on it, the blocking is done here. */
+/* The listener of a parent: the kernel's queue, and what the owner hands out. Our O_NONBLOCK is on it, the blocking is
+ * done here. -EOWNERDEAD: it is this process's now. */
 static int accept_inherited(struct vkr_sock *l, int fd, struct sockaddr *sa, socklen_t *len, int flags)
 {
-	int r;
+	int64_t timeout, deadline = 0;
+	int r, both;
 
 	for (;;) {
+		r = vkr_heir_accept(l, fd, flags);
+		if (r >= 0)
+			return adopted(r, sa, len);
+		if (r == -EOWNERDEAD)
+			return r;
 		r = vkr_real.accept4(fd, sa, len, flags);
+		if (r >= 0)
+			vkr_fd_fresh(r);
 		if (r >= 0 || errno != EAGAIN || vkr_load(&l->nonblock))
 			return r < 0 ? -errno : r;
-		r = vkr_wait(NULL, 0, 0, fd, POLLIN);
+		timeout = vkr_kernel_timeout(fd, SO_RCVTIMEO);
+		if (!deadline && timeout)
+			deadline = vkr_now_ns() + timeout;
+		both = vkr_heir_poll_fd(l, fd);
+		r = vkr_wait(NULL, 0, deadline, both >= 0 ? both : fd, POLLIN);
 		if (r < 0)
 			return r;
 	}
@@ -191,7 +219,7 @@ int vkr_sock_accept4(int fd, struct sockaddr *sa, socklen_t *len, int flags)
 {
 	VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *l = NULL;
 	int64_t timeout, deadline = 0;
-	int r;
+	int r, both;
 
 	if (flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC))
 		return VKR_PASS;
@@ -203,8 +231,8 @@ int vkr_sock_accept4(int fd, struct sockaddr *sa, socklen_t *len, int flags)
 		r = -EINVAL;
 	} else if (vkr_load_acq(&l->state) != VKR_SOCK_LISTEN) {
 		r = VKR_PASS;
-	} else if (vkr_file_inherited(&l->file)) {
-		r = accept_inherited(l, fd, sa, len, flags);
+	} else if (vkr_file_inherited(&l->file) && (r = accept_inherited(l, fd, sa, len, flags)) != -EOWNERDEAD) {
+		/* as it is */
 	} else {
 		vkr_sock_listen_retry(l, fd);
 		if (l->listen_fd >= 0)
@@ -216,8 +244,9 @@ int vkr_sock_accept4(int fd, struct sockaddr *sa, socklen_t *len, int flags)
 			timeout = vkr_kernel_timeout(fd, SO_RCVTIMEO);
 			if (!deadline && timeout)
 				deadline = vkr_now_ns() + timeout;
-			r = vkr_wait(l->listener ? vkr_listener_pollable(l->listener) : NULL, EPOLLIN, deadline, fd,
-				     POLLIN);
+			both = vkr_is_shared(&l->file) ? vkr_heir_poll_fd(l, fd) : -1;
+			r = vkr_wait(l->listener ? vkr_listener_pollable(l->listener) : NULL, EPOLLIN, deadline,
+				     both >= 0 ? both : fd, POLLIN);
 			if (r < 0)
 				break;
 		}

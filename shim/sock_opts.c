@@ -138,7 +138,7 @@ static void keepalive(struct vkr_sock *s)
 	socklen_t len = sizeof(int);
 	int v = 0;
 
-	if (!s->stream)
+	if (!s->stream || vkr_file_inherited(&s->file))
 		return;
 	if (!on || !on->value[0])
 		v = 0;
@@ -294,7 +294,7 @@ static int give_tcp_info(struct vkr_sock *s, int fd, void *val, socklen_t *len)
 		info->tcpi_state = TCP_CLOSE_WAIT;
 	else
 		info->tcpi_state = vkr_load(&s->shut_wr) ? TCP_FIN_WAIT2 : TCP_ESTABLISHED;
-	info->tcpi_unacked = vkr_stream_outq(s->stream) ? 1 : 0;
+	info->tcpi_unacked = s->stream && vkr_stream_outq(s->stream) ? 1 : 0;
 	return give(val, len, buf, n);
 }
 

@@ -2,6 +2,7 @@
 /*
  * A tracked socket's life but for connecting: states, listening, accepting, names, the end.
  */
+#include "bequest.h"
 #include "config.h"
 #include "epset.h"
 #include "guard.h"
@@ -121,6 +122,7 @@ void vkr_sock_destroy(struct vkr_sock *s)
 	pthread_mutex_lock(&vkr_ctl_lock);
 	vkr_items_drop(&s->file);
 	pthread_mutex_unlock(&vkr_ctl_lock);
+	vkr_bequest_drop(s);
 	if (s->listener)
 		vkr_listener_close(s->listener);
 	if (s->listen_fd >= 0)
@@ -191,13 +193,27 @@ static void listen_rdma(struct vkr_sock *s, int fd)
 		vkr_address_text((struct sockaddr *)&sa, text, sizeof(text)), s->rule, reason);
 }
 
+void vkr_sock_listen_own(struct vkr_sock *s, int fd)
+{
+	vkr_real.fcntl(fd, F_SETFL, vkr_real.fcntl(fd, F_GETFL) | O_NONBLOCK);
+	s->listen_fd = vkr_guard_fd(vkr_real.fcntl(fd, F_DUPFD_CLOEXEC, 0));
+	if (s->listen_fd >= 0)
+		vkr_guard_slot(s->listen_fd, &s->listen_fd);
+	listen_rdma(s, fd);
+	vkr_bequest_make(s);
+	pthread_mutex_lock(&vkr_ctl_lock);
+	vkr_store_rel(&s->state, VKR_SOCK_LISTEN);
+	vkr_items_watch(&s->file);
+	pthread_mutex_unlock(&vkr_ctl_lock);
+}
+
 int vkr_sock_listen(int fd, int backlog)
 {
 	struct sockaddr_storage sa;
 	socklen_t len = sizeof(sa);
 	const struct vkr_rule *rule;
 	struct vkr_sock *s;
-	int r = 0, flags;
+	int r = 0;
 
 	vkr_fork_check();
 	s = vkr_sock_get(fd);
@@ -219,17 +235,8 @@ int vkr_sock_listen(int fd, int backlog)
 		vkr_limits_raise();
 		snprintf(s->rule, sizeof(s->rule), "%s", rule->text);
 		s->backlog = backlog;
-		flags = vkr_real.fcntl(fd, F_GETFL);
-		vkr_store(&s->nonblock, flags & O_NONBLOCK);
-		vkr_real.fcntl(fd, F_SETFL, flags | O_NONBLOCK);
-		s->listen_fd = vkr_guard_fd(vkr_real.fcntl(fd, F_DUPFD_CLOEXEC, 0));
-		if (s->listen_fd >= 0)
-			vkr_guard_slot(s->listen_fd, &s->listen_fd);
-		listen_rdma(s, fd);
-		pthread_mutex_lock(&vkr_ctl_lock);
-		vkr_store_rel(&s->state, VKR_SOCK_LISTEN);
-		vkr_items_watch(&s->file);
-		pthread_mutex_unlock(&vkr_ctl_lock);
+		vkr_store(&s->nonblock, vkr_real.fcntl(fd, F_GETFL) & O_NONBLOCK);
+		vkr_sock_listen_own(s, fd);
 	}
 	vkr_sock_put(s);
 	return r;
@@ -247,6 +254,8 @@ void vkr_sock_listen_retry(struct vkr_sock *s, int fd)
 			vkr_items_watch(&s->file);
 	}
 	pthread_mutex_unlock(&vkr_ctl_lock);
+	if (s->listener)
+		vkr_pump_ask();
 }
 
 int vkr_sock_bind(int fd, const struct sockaddr *sa, socklen_t len)
@@ -295,6 +304,10 @@ static int get_name(int fd, struct sockaddr *sa, socklen_t *len, bool peer)
 		r = vkr_check_address(sa, len);
 		if (r) {
 			/* as it is */
+		} else if (!s->stream) {
+			r = vkr_pair_addrs(fd, &l, &p) ? 0 : VKR_PASS;
+			if (!r)
+				vkr_copy_address(peer ? &p : &l, sa, len);
 		} else if (peer && !vkr_file_inherited(&s->file) && vkr_stream_over(s->stream)) {
 			r = -ENOTCONN;
 		} else {
@@ -443,6 +456,13 @@ void vkr_sock_share(int fd)
 		return;
 	vkr_pair_share(s, fd);
 	vkr_sock_put(s);
+}
+
+void vkr_sock_received(int fd)
+{
+	vkr_fork_check();
+	if (!vkr_in_vfork_child())
+		vkr_pair_adopt(fd, NULL);
 }
 
 #define EXIT_MS 1000

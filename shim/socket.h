@@ -111,6 +111,8 @@ ssize_t vkr_sock_splice(int in, loff_t *in_off, int out, loff_t *out_off, size_t
 int vkr_sock_sockatmark(int fd);
 /* Before fdopen, SCM_RIGHTS and whatever else uses the descriptor past our calls: pair mode (pump.h). */
 void vkr_sock_share(int fd);
+/* A number that came by SCM_RIGHTS or exec: tracked if it is a shared connection's. */
+void vkr_sock_received(int fd);
 
 /* ---- waiting (poll_emul.c). Routed here whenever vkr_active and depth is 0; return VKR_PASS when only kernel
  * descriptors are concerned. */

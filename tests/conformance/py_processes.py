@@ -2,6 +2,7 @@
 """subprocess and multiprocessing in a program with carried connections, their data under way."""
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 
@@ -20,6 +21,51 @@ def own_connection(q):
     q.put(s.recv(11, 256))
     c.close()
     s.close()
+
+
+def use_passed(s, q):
+    """The socket came by inheritance, or through exec to a new interpreter."""
+    q.put((s.recv(3, 256), s.getsockname(), s.getpeername()))
+    s.settimeout(30)
+    s.sendall(b"from the child")
+    q.put(s.recv(100))
+    s.close()
+
+
+def send_passed(pipe):
+    """The socket comes by SCM_RIGHTS."""
+    s = pipe.recv()
+    s.sendall(repr(s.getpeername()).encode())
+    s.shutdown(socket.SHUT_WR)
+    s.close()
+
+
+def passed(ctx, method):
+    c, s = conf.pair()
+    names = (s.getsockname(), s.getpeername())
+    q = ctx.Queue()
+    c.sendall(b"for")
+    p = ctx.Process(target=use_passed, args=(s, q))
+    p.start()
+    s.close()
+    conf.check(q.get(timeout=30), (b"for", *names), method)
+    conf.check(c.recv(14, 256), b"from the child", method)
+    c.sendall(b"and back")
+    conf.check(q.get(timeout=30), b"and back", method)
+    conf.check(c.recv(1), b"", method)
+    p.join(30)
+    conf.check(p.exitcode, 0, method)
+    c.close()
+    c, s = conf.pair()
+    here, there = ctx.Pipe()
+    p = ctx.Process(target=send_passed, args=(there,))
+    p.start()
+    here.send(s)
+    conf.check(c.recv(100, 256), repr(s.getpeername()).encode(), method)
+    p.join(30)
+    conf.check(p.exitcode, 0, method)
+    s.close()
+    c.close()
 
 
 def alive(c, s):
@@ -57,6 +103,8 @@ if __name__ == "__main__":
         conf.check(q.get(timeout=30), b"child's own", method)
         p.join(30)
         conf.check(p.exitcode, 0, method)
+        alive(c, s)
+        passed(ctx, method)
         alive(c, s)
     s.close()
     conf.check(c.recv(1), b"")
