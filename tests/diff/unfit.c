@@ -186,6 +186,9 @@ const char *call_unfit(struct world *w, const struct diff_op *op)
 	if ((op->kind == DIFF_REBIND || op->kind == DIFF_RELISTEN || op->kind == DIFF_RECONNECT) && s->fd >= 0 &&
 	    is_over(s))
 		return "the connection has ended";
+	if ((op->kind == DIFF_CLOSE || op->kind == DIFF_DUP2 || op->kind == DIFF_SHUTDOWN) &&
+	    s->what == SLOT_LISTENER && pending(w, is_wait, -1, 0))
+		return "who waits to be accepted is reset one after another";
 	if ((op->kind == DIFF_CLOSE || op->kind == DIFF_DUP2) && s->fd >= 0 && polled(w, s->fd))
 		return "it is polled";
 	if ((op->kind == DIFF_CONNECT || op->kind == DIFF_DIAL || op->kind == DIFF_RECONNECT) &&
