@@ -23,59 +23,6 @@ void vkr_chain_post(struct vkr_stream *s, struct vkr_chain *c)
 	}
 }
 
-struct ibv_send_wr *vkr_chain_next(struct vkr_stream *s, struct vkr_chain *c, bool signaled)
-{
-	struct ibv_send_wr *wr = &c->wr[c->n++];
-	struct vkr_tx *tx = &s->tx;
-
-	memset(wr, 0, sizeof(*wr));
-	wr->wr_id = (uint64_t)s->ep.generation << 32 | (tx->posted & VKR_WR_SEQ);
-	wr->sg_list = &c->sge[c->n_sge];
-	tx->posted++;
-	if (++tx->unsignaled >= VKR_SEND_SIGNAL || signaled) {
-		wr->send_flags |= IBV_SEND_SIGNALED;
-		tx->unsignaled = 0;
-	}
-	return wr;
-}
-
-static void to_ring(struct vkr_stream *s, struct ibv_send_wr *wr, uint32_t part)
-{
-	struct vkr_tx *tx = &s->tx;
-
-	wr->wr.rdma.remote_addr = tx->addr + tx->off;
-	wr->wr.rdma.rkey = tx->rkey;
-	tx->off += part;
-	if (s->credits) {
-		tx->pos += part;
-		if (tx->off == tx->len)
-			tx->off = 0;
-	}
-	vkr_count(&s->stats->bytes_out, part);
-}
-
-struct ibv_send_wr *vkr_chain_write(struct vkr_stream *s, struct vkr_chain *c, uint32_t part)
-{
-	struct ibv_send_wr *wr = vkr_chain_next(s, c, false);
-
-	wr->opcode = IBV_WR_RDMA_WRITE;
-	to_ring(s, wr, part);
-	return wr;
-}
-
-struct ibv_send_wr *vkr_chain_data(struct vkr_stream *s, struct vkr_chain *c, uint32_t part, uint32_t n, bool signaled)
-{
-	struct ibv_send_wr *wr = vkr_chain_next(s, c, signaled);
-	struct vkr_tx *tx = &s->tx;
-
-	wr->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-	wr->imm_data = vkr_wire_imm_encode(VKR_IMM_DATA, n);
-	to_ring(s, wr, part);
-	tx->data_mark = ++tx->msgs;
-	vkr_count(&s->stats->immediates_out, 1);
-	return wr;
-}
-
 void vkr_chain_message(struct vkr_stream *s, struct vkr_chain *c, const struct vkr_message *m)
 {
 	struct ibv_send_wr *wr = vkr_chain_next(s, c, true);

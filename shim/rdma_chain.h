@@ -5,6 +5,9 @@
 
 #include "rdma_stream.h"
 
+#include <arpa/inet.h>
+#include <string.h>
+
 #define VKR_CHAIN 16
 
 /* Not cleared: it is large, and what is used gets set. */
@@ -30,7 +33,61 @@ static inline void vkr_chain_room(struct vkr_stream *s, struct vkr_chain *c, int
 }
 
 /* The next request; the caller has looked at the send queue, and adds opcode and entries. */
-struct ibv_send_wr *vkr_chain_next(struct vkr_stream *s, struct vkr_chain *c, bool signaled);
+static inline struct ibv_send_wr *vkr_chain_next(struct vkr_stream *s, struct vkr_chain *c, bool signaled)
+{
+	struct ibv_send_wr *wr = &c->wr[c->n++];
+	struct vkr_tx *tx = &s->tx;
+
+	memset(wr, 0, sizeof(*wr));
+	wr->wr_id = (uint64_t)s->ep.generation << 32 | (tx->posted & VKR_WR_SEQ);
+	wr->sg_list = &c->sge[c->n_sge];
+	tx->posted++;
+	if (++tx->unsignaled >= VKR_SEND_SIGNAL || signaled) {
+		wr->send_flags |= IBV_SEND_SIGNALED;
+		tx->unsignaled = 0;
+	}
+	return wr;
+}
+
+static inline void vkr_chain_to_ring(struct vkr_stream *s, struct ibv_send_wr *wr, uint32_t part)
+{
+	struct vkr_tx *tx = &s->tx;
+
+	wr->wr.rdma.remote_addr = tx->addr + tx->off;
+	wr->wr.rdma.rkey = tx->rkey;
+	tx->off += part;
+	if (s->credits) {
+		tx->pos += part;
+		if (tx->off == tx->len)
+			tx->off = 0;
+	}
+	vkr_count(&s->stats->bytes_out, part);
+}
+
+/* The first `part` bytes of a message that goes on at the ring's beginning: written without a word. */
+static inline struct ibv_send_wr *vkr_chain_write(struct vkr_stream *s, struct vkr_chain *c, uint32_t part)
+{
+	struct ibv_send_wr *wr = vkr_chain_next(s, c, false);
+
+	wr->opcode = IBV_WR_RDMA_WRITE;
+	vkr_chain_to_ring(s, wr, part);
+	return wr;
+}
+
+/* The last `part` bytes of a message of n in all. */
+static inline struct ibv_send_wr *vkr_chain_data(struct vkr_stream *s, struct vkr_chain *c, uint32_t part, uint32_t n,
+						 bool signaled)
+{
+	struct ibv_send_wr *wr = vkr_chain_next(s, c, signaled);
+	struct vkr_tx *tx = &s->tx;
+
+	wr->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+	wr->imm_data = htonl(n); /* VKR_IMM_DATA is 0: the native form */
+	vkr_chain_to_ring(s, wr, part);
+	tx->data_mark = ++tx->msgs;
+	vkr_count(&s->stats->immediates_out, 1);
+	return wr;
+}
 
 static inline void vkr_chain_sge(struct vkr_chain *c, struct ibv_send_wr *wr, const void *p, uint32_t n, uint32_t lkey)
 {
@@ -38,10 +95,6 @@ static inline void vkr_chain_sge(struct vkr_chain *c, struct ibv_send_wr *wr, co
 	wr->num_sge++;
 }
 
-/* The first `part` bytes of a message that goes on at the ring's beginning: written without a word. */
-struct ibv_send_wr *vkr_chain_write(struct vkr_stream *s, struct vkr_chain *c, uint32_t part);
-/* The last `part` bytes of a message of n in all. */
-struct ibv_send_wr *vkr_chain_data(struct vkr_stream *s, struct vkr_chain *c, uint32_t part, uint32_t n, bool signaled);
 /* Always signaled: the last data requests' completion becomes known with it, and a slot is free again. */
 void vkr_chain_message(struct vkr_stream *s, struct vkr_chain *c, const struct vkr_message *m);
 /* An immediate without bytes. */

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <sys/epoll.h>
 
+#define SMALL_RING (64u << 10)
+
 /* ------------------------------------------------------------------ the writer */
 
 void vkr_credit_look(struct vkr_stream *s)
@@ -68,30 +70,31 @@ static bool is_enough(const struct vkr_stream *s)
 	return vkr_wire_imm_distance(r->now.messages, r->wanted_from) >= VKR_RECV_BOUND / 4;
 }
 
-static bool is_beyond(const struct vkr_stream *s, uint32_t part)
+void vkr_credit_measure(struct vkr_stream *s)
 {
-	const struct vkr_rx_credit *r = &s->rxc;
+	struct vkr_rx_credit *r = &s->rxc;
+	uint32_t len = s->rx[s->wr].len;
 
-	return r->now.bytes - r->returned.bytes >= s->rx[s->wr].len / part ||
-	       r->now.messages - r->returned.messages >= VKR_RECV_BOUND / part;
+	/* A small ring is given back by halves, lest each second message brings a credit; of a large one a quarter is
+	 * much, and keeps a stream in one direction going. */
+	r->ride.bytes = len > SMALL_RING ? len / 8 : len / 2;
+	r->force.bytes = len > SMALL_RING ? len / 4 : len / 4 * 3;
+	r->ride.messages = VKR_RECV_BOUND / 4;
+	r->force.messages = VKR_RECV_BOUND / 2;
 }
 
-bool vkr_credit_due(struct vkr_stream *s)
+void vkr_credit_tell(struct vkr_stream *s)
 {
+	struct vkr_rx_credit *r = &s->rxc;
+
 	if (s->peer_fin)
-		return false; /* it writes no more */
-	if (s->rxc.wanted && is_enough(s)) {
-		s->rxc.wanted = VKR_IMM_DATA;
+		return; /* it writes no more */
+	if (r->wanted && is_enough(s)) {
+		r->wanted = VKR_IMM_DATA;
 		s->tx.control |= VKR_CTL_GRANT;
-	} else if (is_beyond(s, 2)) {
+	} else if (vkr_credit_beyond(r, &r->force)) {
 		s->tx.control |= VKR_CTL_CREDIT;
 	}
-	return s->tx.control & (VKR_CTL_GRANT | VKR_CTL_CREDIT);
-}
-
-bool vkr_credit_rides(const struct vkr_stream *s)
-{
-	return is_beyond(s, 4) && !s->peer_fin;
 }
 
 /* ------------------------------------------------------------------ immediates */

@@ -143,6 +143,7 @@ bool vkr_rx_switch(struct vkr_stream *s)
 	r->ring_start = r->now.bytes;
 	s->refreshed_ns = vkr_clock_ns();
 	s->wr = 1 - s->wr;
+	vkr_credit_measure(s);
 	if (s->rx[s->rd].received == s->rx[s->rd].consumed)
 		ring_left(s);
 	return true;

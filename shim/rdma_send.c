@@ -238,7 +238,7 @@ static void tx_control(struct vkr_stream *s, struct vkr_chain *c)
 /* Once for a chain that carries data anyway. */
 static void tx_ride(struct vkr_stream *s, struct vkr_chain *c)
 {
-	if (s->credits && vkr_credit_rides(s) && vkr_sq_free(s) > VKR_SEND_CONTROL)
+	if (vkr_credit_rides(s) && vkr_sq_free(s) > VKR_SEND_CONTROL)
 		vkr_chain_credit(s, c, false);
 }
 
@@ -492,29 +492,28 @@ static uint32_t direct_sges(struct vkr_stream *s, struct iov_cursor *c, uint32_t
 	return done;
 }
 
-static void direct_request(struct vkr_chain *c, struct ibv_send_wr *wr, const struct ibv_sge *sge, int count)
+static void direct_request(struct vkr_chain *c, struct ibv_send_wr *wr, int count)
 {
 	wr->send_flags |= IBV_SEND_INLINE;
-	memcpy(&c->sge[c->n_sge], sge, sizeof(sge[0]) * (size_t)count);
-	c->n_sge += count;
 	wr->num_sge = count;
+	c->n_sge += count;
 }
 
-/* One message of up to n bytes; how many it took. */
+/* One message of up to n bytes; how many it took. The entries lie in the chain before their request is begun, since
+ * only they tell how much it holds. */
 static uint32_t direct_message(struct vkr_stream *s, struct vkr_chain *c, struct iov_cursor *cur, uint32_t n)
 {
-	struct ibv_sge sge[VKR_MAX_SGE];
 	uint32_t to_end = s->tx.len - s->tx.off, part, before = 0;
 	int count;
 
-	part = direct_sges(s, cur, vkr_min(n, to_end), sge, &count);
 	vkr_chain_room(s, c, 2, 2 * VKR_MAX_SGE);
-	if (part == to_end && part < n) {
-		direct_request(c, vkr_chain_write(s, c, part), sge, count);
+	part = direct_sges(s, cur, vkr_min(n, to_end), &c->sge[c->n_sge], &count);
+	if (vkr_unlikely(part == to_end && part < n)) {
+		direct_request(c, vkr_chain_write(s, c, part), count);
 		before = part;
-		part = direct_sges(s, cur, n - before, sge, &count);
+		part = direct_sges(s, cur, n - before, &c->sge[c->n_sge], &count);
 	}
-	direct_request(c, vkr_chain_data(s, c, part, before + part, false), sge, count);
+	direct_request(c, vkr_chain_data(s, c, part, before + part, false), count);
 	return before + part;
 }
 

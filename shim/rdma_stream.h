@@ -74,14 +74,15 @@ struct vkr_rx_ring {
 
 /* Receiving with credits: what the peer may know of us, and what it has asked. */
 struct vkr_rx_credit {
-	uint32_t total;             /* bytes that have arrived */
-	struct vkr_credit now;      /* bytes taken out, receives posted again */
-	struct vkr_credit returned; /* as written to the peer last */
-	enum vkr_imm wanted;        /* a wake request that waits for its answer; VKR_IMM_DATA: none */
-	uint32_t wanted_from;       /* its value */
-	uint32_t ring_start;        /* now.bytes when the present ring began */
-	bool offered;               /* rx[1 - wr] has been offered and is not written yet */
-	uint32_t trim_mark;         /* `total` when the trimmer came by */
+	uint32_t total;                /* bytes that have arrived */
+	struct vkr_credit now;         /* bytes taken out, receives posted again */
+	struct vkr_credit returned;    /* as written to the peer last */
+	enum vkr_imm wanted;           /* a wake request that waits for its answer; VKR_IMM_DATA: none */
+	uint32_t wanted_from;          /* its value */
+	uint32_t ring_start;           /* now.bytes when the present ring began */
+	struct vkr_credit ride, force; /* not returned: so much is taken along with data, so much goes by itself */
+	bool offered;                  /* rx[1 - wr] has been offered and is not written yet */
+	uint32_t trim_mark;            /* `total` when the trimmer came by */
 };
 
 struct vkr_tx {
@@ -284,10 +285,32 @@ bool vkr_rx_trim(struct vkr_stream *s, int64_t now);
 void vkr_credit_look(struct vkr_stream *s);
 /* A ring to write to from the next byte on. */
 void vkr_credit_ring(struct vkr_stream *s, uint64_t addr, uint32_t len, uint32_t rkey);
+/* The peer's ring is rx[wr] from now on: what is worth telling depends on its length. */
+void vkr_credit_measure(struct vkr_stream *s);
+/* The peer has asked, or much has become free: what to say goes into control, if anything. */
+void vkr_credit_tell(struct vkr_stream *s);
+
+static inline bool vkr_credit_beyond(const struct vkr_rx_credit *r, const struct vkr_credit *limit)
+{
+	return r->now.bytes - r->returned.bytes >= limit->bytes ||
+	       r->now.messages - r->returned.messages >= limit->messages;
+}
+
 /* Bytes were taken out or receives posted again: is it time to tell the peer? True: control has something for it. */
-bool vkr_credit_due(struct vkr_stream *s);
+static inline bool vkr_credit_due(struct vkr_stream *s)
+{
+	if (vkr_likely(!s->rxc.wanted && !vkr_credit_beyond(&s->rxc, &s->rxc.force)))
+		return false;
+	vkr_credit_tell(s);
+	return s->tx.control & (VKR_CTL_GRANT | VKR_CTL_CREDIT);
+}
+
 /* The peer will not ask, but what goes out next can take credit along. */
-bool vkr_credit_rides(const struct vkr_stream *s);
+static inline bool vkr_credit_rides(const struct vkr_stream *s)
+{
+	return s->credits && vkr_credit_beyond(&s->rxc, &s->rxc.ride) && !s->peer_fin;
+}
+
 /* An immediate other than data. */
 void vkr_credit_imm(struct vkr_stream *s, enum vkr_imm type, uint32_t value, uint32_t *edge);
 /* Queued bytes cannot go for want of credit: asks for it. */

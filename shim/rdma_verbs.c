@@ -196,6 +196,7 @@ int vkr_stream_verbs_create(struct vkr_stream *s, const char **what)
 	if (ret)
 		return ret;
 	s->rd = s->wr = 0;
+	vkr_credit_measure(s);
 	s->ep.qp_num = s->qp->qp_num;
 	*what = "the connection's queue pair could not be set up";
 	ret = vkr_endpoint_add(&s->ep);
