@@ -158,6 +158,7 @@ static bool trim_credits(struct vkr_stream *s)
 	if (s->rx[s->wr].len > s->ring_first && idle && !r->offered && s->rd == s->wr) {
 		ring_offer(s, s->ring_first);
 		vkr_tx_push(s);
+		vkr_stream_update(s, 0);
 	}
 	return s->rx[s->wr].len <= s->ring_first && !r->offered && s->rd == s->wr;
 }

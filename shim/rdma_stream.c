@@ -111,9 +111,12 @@ static uint32_t stream_mask(const struct vkr_stream *s)
 
 void vkr_stream_update(struct vkr_stream *s, uint32_t edge)
 {
-	uint32_t m = stream_mask(s);
+	uint32_t m = stream_mask(s), before = vkr_load(&s->p.ready);
 
-	if (edge || m != vkr_load(&s->p.ready))
+	/* What was not so before has happened just now, whoever brought it about: a thread that reads may find credit
+	 * and thereby make room for one that waits to write. */
+	edge |= m & ~before;
+	if (edge || m != before)
 		vkr_pollable_set(&s->p, m, edge & (m | VKR_EDGE_STATE));
 }
 
