@@ -294,9 +294,22 @@ static void save(const struct diff_script *s)
 	printf("saved; again by: --replay %s\n", path);
 }
 
+/* The operation and both answers where the last comparison ended. */
+static void describe(const struct diff_script *s, char *buf, size_t size)
+{
+	int last = by_rdma.lines - 1;
+	char text[256] = "";
+
+	if (last >= 0 && last / 2 < s->n)
+		diff_op_print(&s->op[last / 2], text, sizeof(text));
+	snprintf(buf, size, "  operation %d: %s\n  natively: %s\n  carried:  %s\n", last / 2, text,
+		 last >= 0 && last < by_tcp.lines ? by_tcp.line[last] : "", last >= 0 ? by_rdma.line[last] : "");
+}
+
 /* One sequence. True: no difference that stands. */
 static bool sequence(struct diff_script *s)
 {
+	static char what[4096];
 	enum verdict v = compare(s);
 
 	total.sequences++;
@@ -307,6 +320,7 @@ static bool sequence(struct diff_script *s)
 		total.immediates += by_rdma.immediates;
 		return true;
 	}
+	describe(s, what, sizeof(what));
 	if (v == DIFFERENT && options.verbose)
 		show(stdout, s);
 	for (int i = 0; i < 3; i++) {
@@ -320,7 +334,8 @@ static bool sequence(struct diff_script *s)
 	}
 	if (v == SAME) {
 		total.passing++;
-		printf("seed %llu: a difference that three repetitions did not show\n", (unsigned long long)s->seed);
+		printf("seed %llu: a difference that three repetitions did not show\n%s", (unsigned long long)s->seed,
+		       what);
 		return true;
 	}
 	printf("\nDIFFERENCE, seed %llu, %d operations; shrinking\n", (unsigned long long)s->seed, s->n);
