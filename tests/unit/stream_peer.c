@@ -390,20 +390,46 @@ int stream_recv_pattern(struct vkr_stream *s, uint32_t seed, uint64_t total, uin
 	return ret < 0 ? (int)ret : ret == 0 && total ? -EPIPE : 0;
 }
 
+struct edges {
+	struct vkr_watch watch;
+	_Atomic uint32_t seen;
+};
+
+static void edges_fire(struct vkr_watch *watch, uint32_t edge)
+{
+	atomic_fetch_or(&vkr_container_of(watch, struct edges, watch)->seen, edge);
+}
+
+/* A read that makes room to write (it may find credit, and post what was queued) tells those who wait for room. */
+static ssize_t recv_and_look(struct way *in, struct vkr_stream *s, struct edges *edges)
+{
+	uint32_t before = vkr_pollable_ready(vkr_stream_pollable(s));
+	ssize_t ret;
+
+	atomic_store(&edges->seen, 0);
+	ret = way_recv(in, s);
+	if (!(before & EPOLLOUT) && vkr_pollable_ready(vkr_stream_pollable(s)) & EPOLLOUT)
+		CHECK(atomic_load(&edges->seen) & EPOLLOUT);
+	return ret;
+}
+
 int stream_duplex(struct vkr_stream *s, uint32_t seed_out, uint32_t seed_in, uint64_t total, uint32_t limit)
 {
 	struct way *out = way_new(seed_out, total, limit), *in = way_new(seed_in, total, limit);
+	struct edges edges = {.watch.fire = edges_fire};
 	ssize_t ret = 1;
 
+	vkr_watch_add(vkr_stream_pollable(s), &edges.watch);
 	while ((out->at < total || in->at < total) && ret > 0) {
 		ssize_t a = out->at < total ? way_send(out, s) : -EAGAIN, b = -EAGAIN;
 
 		if (in->at < total)
-			b = way_recv(in, s);
+			b = recv_and_look(in, s, &edges);
 		ret = a < 0 && a != -EAGAIN ? a : b <= 0 && b != -EAGAIN ? b : 1;
 		if (a == -EAGAIN && b == -EAGAIN)
 			stream_wait(s, (out->at < total ? EPOLLOUT : 0) | (in->at < total ? EPOLLIN : 0));
 	}
+	vkr_watch_del(vkr_stream_pollable(s), &edges.watch);
 	free(out);
 	free(in);
 	return ret < 0 ? (int)ret : ret == 0 ? -EPIPE : 0;
