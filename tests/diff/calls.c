@@ -21,8 +21,10 @@ void call_prepare(struct world *w, const struct diff_op *op, struct job *job)
 	memset(job, 0, sizeof(*job));
 	job->in = in;
 	job->op = *op;
-	job->fd = slot_number(w, s);
-	job->fd2 = slot_number(w, b);
+	/* While another thread runs, the executor opens files of its own, whose numbers may be those of closed slots.
+	 */
+	job->fd = op->thread ? s->fd : slot_number(w, s);
+	job->fd2 = op->thread ? b->fd : slot_number(w, b);
 	job->addr = b->addr;
 	job->out = w->pattern + (e ? e->tx % DIFF_PERIOD : 0);
 	job->made = op->kind == DIFF_ADD || op->kind == DIFF_MOD ? w->index : -1; /* the event's data */
