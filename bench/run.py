@@ -17,26 +17,30 @@ import part_large
 import part_latency
 import part_native
 import part_pingpong
+import part_rsocket
 import part_syscalls
 import part_valkey
 from common import Bench, Failed, machine, progress, realtime
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PARTS = {'pingpong': part_pingpong, 'latency': part_latency, 'valkey': part_valkey, 'large': part_large, 'connections': part_connections,
-         'native': part_native, 'crossing': part_crossing, 'cpu': part_cpu, 'syscalls': part_syscalls, 'instructions': part_instructions}
+         'native': part_native, 'crossing': part_crossing, 'cpu': part_cpu, 'syscalls': part_syscalls, 'instructions': part_instructions,
+         'rsocket': part_rsocket}
+BY_NAME = {'rsocket'}  # needs a real device, and packages of another suite
 NATIVE = {'native', 'crossing'}  # need scripts/build-native.sh; left out of --quick unless named
 
 
 def arguments():
     p = argparse.ArgumentParser(prog='bench/run.sh', description='TCP against RDMA, paired and interleaved.')
     p.add_argument('--quick', action='store_true', help='fewer rows, shorter runs, 3 repetitions, without ' + ' and '.join(sorted(NATIVE)))
-    p.add_argument('--only', help='parts, comma-separated: ' + ', '.join(PARTS) + '; default: all')
+    p.add_argument('--only', help='parts, comma-separated: ' + ', '.join(PARTS) + '; default: all but ' + ', '.join(BY_NAME))
     p.add_argument('--realtime', action='store_true', help='at real-time priority (root): other programs are not measured, and wait')
     p.add_argument('--reps', type=int, help='repetitions (default 5; 3 with --quick)')
     p.add_argument('--build', default=os.path.join(HERE, '..', 'build'), help='build folder')
     p.add_argument('--provider', default='soft', choices=('soft', 'verbs'))
     p.add_argument('--host', default='127.0.0.1', help='with --provider verbs: an address with the device behind it')
-    p.add_argument('--from', dest='source', metavar='FILE', help='measure nothing: the figures are those that --json wrote to FILE')
+    p.add_argument('--from', dest='sources', metavar='FILE', action='append', help='measure nothing: the figures are those that --json '
+                   'wrote to FILE; may be repeated')
     p.add_argument('--json', metavar='FILE', help='write all figures to FILE')
     p.add_argument('--markdown', metavar='FILE', help='write the tables to FILE (default: standard output)')
     p.add_argument('--docs', action='store_true', help='keep the figures in bench/results and write docs/performance.md and its plots anew')
@@ -44,7 +48,7 @@ def arguments():
     p.add_argument('--readme', nargs='?', const=os.path.join(HERE, '..', 'README.md'), metavar='FILE',
                    help='the summary of what is kept, into README.md')
     args = p.parse_args()
-    args.parts = args.only.split(',') if args.only else [x for x in PARTS if not (args.quick and x in NATIVE)]
+    args.parts = args.only.split(',') if args.only else [x for x in PARTS if x not in BY_NAME and not (args.quick and x in NATIVE)]
     unknown = [x for x in args.parts if x not in PARTS]
     if unknown:
         p.error(f'no such part: {", ".join(unknown)}')
@@ -90,9 +94,11 @@ def write_json(path, result):
 def main():
     args = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    if args.source:
-        with open(args.source, encoding='utf-8') as f:
-            result = json.load(f)
+    if args.sources:
+        result = {'parts': {}}
+        for path in args.sources:
+            with open(path, encoding='utf-8') as f:
+                result['parts'].update(json.load(f)['parts'])
         if args.only:
             result['parts'] = {k: v for k, v in result['parts'].items() if k in args.parts}
     else:
@@ -102,7 +108,7 @@ def main():
     text = docs.tables(PARTS, result)
     if args.markdown:
         docs.write(args.markdown, text)
-    elif not (args.source and args.docs):
+    elif not (args.sources and args.docs):
         print(text)
     if args.docs:
         providers = {p['run']['provider'] for p in result['parts'].values()}

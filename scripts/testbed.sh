@@ -3,10 +3,11 @@
 #
 # Runs the test bed's lists on real rdma-core: in a virtual machine that has a soft-RoCE device, or on this machine's own.
 #
-#   scripts/testbed.sh [--list core|full] [--only NAME]... [--native] [OPTIONS]
+#   scripts/testbed.sh [--list core|full|bench] [--only NAME]... [--native] [OPTIONS]
 #
 #   --list core     what every change is tested with: some minutes (the default)
 #   --list full     everything
+#   --list bench    not tests: quick figures for docs/performance.md, left in FOLDER/testbed/bench-*.json
 #   --only NAME     one test of the lists, or all those that match the pattern: --only 'conf.io_*'; may be repeated
 #   --names         print the names and stop
 #   --run COMMAND   instead of a list: run a shell command, with the device set up
@@ -15,7 +16,7 @@
 #   --build FOLDER  what is tested (default: build/, made by this script)
 #   --no-build      it is built already
 #   --no-install    do not install missing Debian packages first
-#   --timeout S     end the guest after S seconds (default 1500, full 14400)
+#   --timeout S     end the guest after S seconds (default 1500, else 14400)
 #   --kernel PKG    another of Debian's kernel packages than the one linux-image-amd64 depends on
 #
 # The guest is made of Debian's kernel, kept in ~/.cache/libvkrdma/bed, and of this machine's own files, which it cannot
@@ -65,7 +66,7 @@ while [ $# -gt 0 ]; do
 	--no-build) make=no ;;
 	--no-install) install=no ;;
 	-h | --help)
-		sed -n '3,24s/^# \{0,1\}//p' "$0"
+		sed -n '3,25s/^# \{0,1\}//p' "$0"
 		exit 0
 		;;
 	*)
@@ -77,9 +78,9 @@ while [ $# -gt 0 ]; do
 done
 case $list in
 core) : "${limit:=1500}" ;;
-full) : "${limit:=14400}" ;;
+full | bench) : "${limit:=14400}" ;;
 *)
-	echo "testbed.sh: --list core or --list full" >&2
+	echo "testbed.sh: --list core, full or bench" >&2
 	exit 2
 	;;
 esac
@@ -95,6 +96,7 @@ if [ $install = yes ] && [ $action != names ]; then
 	[ $mode = native ] || set -- --quiet --bed
 	"$root/scripts/install-deps.sh" "$@"
 fi
+[ $list != bench ] || [ $install = no ] || "$root/scripts/rsocket.sh" >/dev/null
 if [ -z "$build" ]; then
 	build=$root/build
 	if [ $make = yes ]; then

@@ -21,6 +21,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 NEEDS = {'rdma', 'tcp', 'any', 'own', 'user'}
+TIERS = {'core': {'core'}, 'full': {'core', 'full'}, 'bench': {'bench'}}  # of each list
 FEWEST = 8  # packets: less than any connection with a byte on it takes
 TAIL = 60
 
@@ -31,7 +32,7 @@ class Test:
         self.needs, self.env, self.cwd = set(needs.split(',')), env or {}, cwd
         if not self.needs <= NEEDS or len(self.needs & {'rdma', 'tcp', 'any'}) != 1:
             raise ValueError(f'{name}: {needs} should be one of rdma, tcp and any, and perhaps own or user')
-        if tier not in ('core', 'full'):
+        if tier not in ('core', 'full', 'bench'):
             raise ValueError(f'{name}: tier {tier}')
 
 
@@ -280,7 +281,7 @@ def chosen(options):
         return [Test('core', 'run', 3600, 'any', options.run)]
     tests = read_lists(options)
     if not options.only:
-        return [t for t in tests if options.list == 'full' or t.tier == 'core']
+        return [t for t in tests if t.tier in TIERS[options.list]]
     for pattern in options.only:
         if not any(fnmatch.fnmatchcase(t.name, pattern) for t in tests):
             sys.exit(f'no test is called {pattern}; --names prints them')
@@ -291,7 +292,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name in ('src', 'build', 'out'):
         parser.add_argument('--' + name, required=True)
-    parser.add_argument('--list', default='core', choices=('core', 'full'))
+    parser.add_argument('--list', default='core', choices=sorted(TIERS))
     parser.add_argument('--only', action='append', default=[])
     parser.add_argument('--run')
     parser.add_argument('--names', action='store_true')
