@@ -48,13 +48,14 @@ trap 'exit 130' INT TERM HUP
 # ---------------------------------------------------------------- the packages
 apt=(-q -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$work/etc" -o "Dir::State::lists=$work/lists"
 	-o "Dir::Cache=$work/cache" -o APT::Sandbox::User=root -o Acquire::Retries=3 -o Acquire::Languages=none -o APT::Default-Release=
-	-o Dir::Etc::preferences=/dev/null -o Dir::Etc::preferencesparts=/dev/null) # so that sid's version is the candidate
+	-o Dir::Etc::preferences=/dev/null -o Dir::Etc::preferencesparts=/dev/null -o "Dir::State::status=$work/installed")
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
 # The archive is the one that serves this machine's own packages.
 base=$(apt-get indextargets 'Created-By: Packages' "Codename: $codename" 'Component: main' |
 	awk '$1 == "Repo-URI:" && !uri {uri = $2} END {print uri}')
 mkdir -p "$work/etc" "$work/lists/partial" "$work/cache/archives/partial" "$work/deb" "$work/done/root"
+: >"$work/installed" # what this machine has does not matter
 {
 	echo "Types: deb"
 	echo "URIs: ${base:-http://deb.debian.org/debian}"
@@ -67,9 +68,15 @@ apt-get "${apt[@]}" update </dev/null >"$work/log" 2>&1 || {
 	tail -n 5 "$work/log" >&2
 	fail "the list of packages could not be had"
 }
-packages=(librdmacm1 libibverbs1 ibverbs-providers libc6 libgcc-s1)
-for p in libnl-3-200 libnl-route-3-200 libnl-3-200t64 libnl-route-3-200t64; do
-	if apt-cache "${apt[@]}" show --no-all-versions "$p" >/dev/null 2>&1; then packages+=("$p"); fi
+known() { [ -n "$(apt-cache "${apt[@]}" madison "$1" 2>/dev/null)" ]; }
+packages=()
+for p in librdmacm1 libibverbs1 ibverbs-providers libc6 libgcc-s1 libnl-3-200 libnl-route-3-200; do
+	for name in "${p}t64" "$p"; do # some were renamed with the 64-bit time_t
+		if known "$name"; then
+			packages+=("$name")
+			break
+		fi
+	done
 done
 say "fetching ${packages[*]}"
 (cd "$work/deb" && apt-get "${apt[@]}" download "${packages[@]}") </dev/null >"$work/log" 2>&1 || {
@@ -94,7 +101,7 @@ exec "\$root/$loader" --library-path "\$root/$libs:\$root/$libs/libibverbs" --pr
 END
 chmod +x "$work/done/run"
 "$work/done/run" true || fail "a program does not start under the preload"
-dpkg-deb -f "$(find "$work/deb" -name 'librdmacm1_*' | head -n 1)" Version >"$work/done/VERSION"
+dpkg-deb -f "$(find "$work/deb" -name 'librdmacm1*_*' | head -n 1)" Version >"$work/done/VERSION"
 rm -rf "$dest"
 mv "$work/done" "$dest"
 echo "$dest"
