@@ -95,7 +95,7 @@ cat >"$work/done/run" <<END
 #!/bin/bash
 # A program under rdma-core's rsocket preload; the providers are found beside the libraries.
 root=\$(cd "\$(dirname "\$0")/root" && pwd)
-program=\$(command -v "\$1") || exit 127
+program=\$(type -P "\$1") || exit 127
 shift
 exec "\$root/$loader" --library-path "\$root/$libs:\$root/$libs/libibverbs" --preload "\$root/$preload" "\$program" "\$@"
 END
