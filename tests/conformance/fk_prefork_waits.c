@@ -105,6 +105,7 @@ CONF_TEST(0)
 		CONF_STATE(listener, POLLIN);
 		s = (int)CONF_OK(accept(listener, NULL, NULL));
 		conf_exchange(c, s);
+		CONF_UNTIL(conf_shared() == 0);
 		conf_close2(c, s);
 	}
 }
