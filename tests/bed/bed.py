@@ -9,7 +9,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ADDR4, ADDR6 = os.environ['BED_ADDR4'], os.environ['BED_ADDR6']
 NETDEV, RDMADEV = os.environ['BED_NETDEV'], os.environ['BED_RDMADEV']
 os.environ.update(VKR_MODE='carried', VKR_PROVIDER='verbs', VKR_BUILD=os.environ['BED_BUILD'],
-                  VKR_HOST=os.environ.get('VKR_HOST', ADDR4), VKR_TIER='quick')
+                  VKR_HOST=os.environ.get('VKR_HOST', ADDR4), VKR_TIER='quick', VKR_CONNECT_TIMEOUT='8000')
 sys.path.insert(0, os.path.join(HERE, '..', 'interop'))
 import harness  # noqa: E402  pylint: disable=wrong-import-position
 

@@ -14,14 +14,14 @@ class Main(bed.Case):
         self.assertEqual(self.ask(s, 'GET', 'greeting'), b'hello\n')
         self.assertEqual(self.run_client([harness.PYTHON, f'{bed.HERE}/talk.py', s.port], s.port, timeout=120), b'ok\n')
         benchmark = [f'{s.kind}-benchmark', '-h', harness.HOST, '-p', s.port, '-c', '10', '-d', '64', '-t', 'set,get', '-q']
-        for more in (['-n', '1000'], ['-n', '4000', '-P', '16']):
+        for more in (['-n', '300'], ['-n', '1600', '-P', '16']):
             out = self.run_client([*benchmark, *more], s.port, timeout=120)
             rates = re.findall(rb'(SET|GET): ([0-9.]+) requests per second', out)
             self.assertEqual([r[0] for r in rates], [b'SET', b'GET'], out)
             print(f'({s.kind} {" ".join(more)}: ' + ', '.join(f'{n.decode()} {float(r):.0f}/s' for n, r in rates) + ')',
                   end=' ', flush=True)
         totals = harness.carried_totals(self.assert_carried(s.pid))
-        self.assertGreater(totals['immediates_in'], 1000)
+        self.assertGreater(totals['immediates_in'], 500)
         harness.wait('the clients to go', lambda: self.carried_now(s) == 0)
 
     def test_valkey(self):

@@ -143,6 +143,8 @@ def preload_env(listen=None, connect=None, extra=None):
         if ASAN:
             env.setdefault('ASAN_OPTIONS', 'detect_leaks=0:handle_segv=0:abort_on_error=1')
         env['VKRDMA_PROVIDER'] = PROVIDER
+        if os.environ.get('VKR_CONNECT_TIMEOUT'):  # an emulated processor answers late
+            env['VKRDMA_CONNECT_TIMEOUT'] = os.environ['VKR_CONNECT_TIMEOUT']
         if listen:
             env['VKRDMA_LISTEN'] = ','.join(map(str, listen))
         if connect:
