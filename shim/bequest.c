@@ -6,6 +6,7 @@
 #include "epset.h"
 #include "guard.h"
 #include "libc_real.h"
+#include "log.h"
 #include "pump.h"
 #include "socket.h"
 
@@ -155,9 +156,11 @@ static bool has_heirs(struct vkr_bequest *b)
 /* The owner's threads come first: who waits for the listener, or has it in an epoll set, watches it. */
 static void hand_out(struct vkr_sock *l)
 {
+	struct sockaddr_storage peer;
 	struct vkr_stream *stream;
 	struct vkr_sock *s;
 	void *ticket;
+	char text[80];
 
 	while (has_heirs(&l->bequest) && vkr_watch_alone(vkr_listener_pollable(l->listener), &l->bequest.watch) &&
 	       writable(l->bequest.owner) && (stream = vkr_listener_accept(l->listener, &ticket))) {
@@ -165,6 +168,9 @@ static void hand_out(struct vkr_sock *l)
 		s->stream = stream;
 		snprintf(s->rule, sizeof(s->rule), "%s", l->rule);
 		vkr_count(&l->listener_stats->accepted_rdma, 1);
+		vkr_stream_addrs(stream, NULL, &peer);
+		vkr_info("connection from %s is RDMA (rule %s), and another process accepts it",
+			 vkr_address_text((struct sockaddr *)&peer, text, sizeof(text)), s->rule);
 		/* Where it cannot be shared the connection ends with the ticket. */
 		if (vkr_pump_bequeath(s))
 			send_connection(l->bequest.owner, s->pair_app);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* A connection is standard input and output of another program (inetd): cat echoes over it. */
+/* A connection is standard input and output of another program (inetd), preloaded or not: cat echoes over it. */
 #include "conf.h"
 
-CONF_TEST(0)
+extern char **environ;
+
+static void echo(char **env)
 {
 	char *argv[] = {(char *)"cat", NULL}, buf[8];
 	int fd[2], status;
@@ -15,7 +17,7 @@ CONF_TEST(0)
 		dup2(fd[1], 0);
 		dup2(fd[1], 1);
 		closefrom(3);
-		execv("/bin/cat", argv);
+		execve("/bin/cat", argv, env);
 		_exit(1);
 	}
 	CONF_OK(close(fd[1]));
@@ -26,4 +28,12 @@ CONF_TEST(0)
 	conf_read_eof(fd[0]);
 	CONF_EQ(waitpid(pid, &status, 0), pid);
 	CONF_EQ(status, 0);
+}
+
+CONF_TEST(0)
+{
+	char *none[] = {NULL};
+
+	echo(environ);
+	echo(none);
 }

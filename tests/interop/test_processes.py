@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Python's subprocess and multiprocessing inside a program that holds carried connections; programs with RDMA of their own."""
+import contextlib
+import os
+import pwd
+import signal
+import socket
 import subprocess
 
 import harness
@@ -28,6 +33,64 @@ class Processes(harness.Case):
 
     def test_fork_exit(self):
         self.scenario('fork_exit')
+
+    NGINX = """worker_processes 2; pid {dir}/pid; error_log {dir}/error.log;
+events {{ worker_connections 64; }}
+http {{ access_log off; {temps} server {{ listen {host}:{port}; root {dir}; }} }}
+"""
+    GET = """import socket, sys
+for _ in range(8):
+    s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 30)
+    s.sendall(b"GET /data HTTP/1.0\\r\\n\\r\\n")
+    got = b""
+    while True:
+        part = s.recv(65536)
+        if not part:
+            break
+        got += part
+    assert got.split(b"\\r\\n\\r\\n", 1)[1] == open(sys.argv[3], "rb").read(), len(got)
+    s.close()
+print("ok")
+"""
+
+    def nginx(self, daemon):
+        """Workers that accept on the listener of their master, which waits for nothing but signals."""
+        self.need('nginx')
+        port, data, conf = harness.free_port(), os.path.join(self.dir, 'data'), os.path.join(self.dir, 'nginx.conf')
+        with open(data, 'wb') as f:
+            f.write(os.urandom(400000))
+        temps = ' '.join(f'{what}_temp_path {self.dir}/{what};' for what in ('client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'))
+        with open(conf, 'w', encoding='utf-8') as f:
+            f.write(self.NGINX.format(dir=self.dir, temps=temps, host=harness.HOST, port=port))
+        log = os.path.join(self.dir, 'shim.log')
+        env = harness.preload_env(listen=[port], extra={'VKRDMA_LOG': 'info:' + log})
+        user = f'user {pwd.getpwuid(os.getuid()).pw_name};' if os.getuid() == 0 else ''
+        self.track(subprocess.Popen(['nginx', '-c', conf, '-e', self.dir + '/error.log', '-g', f'daemon {daemon}; {user}'], env=env,
+                                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        pid = os.path.join(self.dir, 'pid')
+        harness.wait('nginx to start', lambda: os.path.exists(pid) and os.path.getsize(pid))
+        with open(pid, encoding='ascii') as f:
+            master = int(f.read())
+        try:
+            with contextlib.closing(socket.create_connection((harness.HOST, port), 30)):
+                pass  # a worker has waited for the listener, and knows whose it is
+            if harness.CARRIED:
+                harness.wait('the listener', lambda: any(
+                    x['transport'] == 'rdma' and x['local'].endswith(f':{port}') for p in harness.stat_all() for x in p['listeners']))
+            self.assertEqual(self.run_client([harness.PYTHON, '-c', self.GET, harness.HOST, port, data], port), b'ok\n')
+            if harness.CARRIED:
+                with open(log, encoding='utf-8') as f:
+                    self.assertEqual(len([line for line in f if 'connection from' in line and ' is RDMA ' in line]), 8)
+            self.proofs += 1
+        finally:
+            os.kill(master, signal.SIGTERM)
+            harness.wait('nginx to end', lambda: not os.path.exists(pid))
+
+    def test_nginx(self):
+        self.nginx('off')
+
+    def test_nginx_daemon(self):
+        self.nginx('on')
 
     def test_rdma_libraries(self):
         """A program that has rdma-core's libraries itself: their names and ours do not mix."""
