@@ -8,7 +8,7 @@ from common import Failed, pairs, progress, summary
 from refresh import Refresh, percentile
 
 VALUE = 4096
-CASES = {'tcp': ('TCP', 'tcp', 'tcp', None), 'native-native': ('native', 'native', 'native', None), 'shim-shim': ('shim', 'shim', 'shim', None)}
+CASES = {'tcp': ('TCP', 'tcp', 'tcp', {}), 'native-native': ('native', 'native', 'native', {}), 'shim-shim': ('shim', 'shim', 'shim', {})}
 LEVELS = {'p50': 0.5, 'p99': 0.99, 'p999': 0.999}
 
 

@@ -17,6 +17,7 @@ from common import Failed, free_port, pairs, progress, summary, wait_port
 from stock import parse, thousands
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..')
+START = 60  # seconds for a server to begin, in a guest
 FEWEST = 8  # packets: less than any connection with a byte on it takes
 REDIS_PY = ('import redis, sys; r = redis.Redis(sys.argv[1], int(sys.argv[2])); r.set("k", "v" * 5000); '
             'assert r.get("k") == b"v" * 5000; r.delete("k")')
@@ -51,18 +52,29 @@ class Pair:
         return [self.run, *argv] if self.how == 'rsocket' else argv
 
     def start(self):
-        log = open(os.path.join(self.b.dir, f'{self.how}-{self.kind}.log'), 'w+', encoding='utf-8')
+        log = open(os.path.join(self.b.dir, f'{self.how}-{self.kind}.log'), 'a+', encoding='utf-8')  # its output does not start anew where we read
         self.server = self.b.spawn(self.argv([f'{self.kind}-server', '--port', self.port, '--bind', self.b.host, '--save', '',
                                               '--protected-mode', 'no', '--dir', self.b.dir]),
                                    'serve' if self.how == 'shim' else 'plain', self.port, stdout=log, stderr=log)
-        time.sleep(1)
+        deadline = time.monotonic() + START
+        while 'Ready to accept connections' not in self.said(log):
+            if self.server.poll() is not None:
+                raise Failed(f'the server ended with {self.ended(self.server.returncode)}: {self.last(log)}')
+            if time.monotonic() > deadline:
+                raise Failed(f'the server was not ready within {START} s: {self.last(log)}')
+            time.sleep(0.1)
         if self.how == 'shim':
             wait_port(self.b.host, self.port, self.server)
-        elif self.server.poll() is not None:
-            log.seek(0)
-            lines = [x.strip() for x in log if x.strip()]
-            raise Failed(f'the server ended with {self.ended(self.server.returncode)}: {lines[-1][:120] if lines else "no output"}')
         log.close()
+
+    @staticmethod
+    def said(log):
+        log.seek(0)
+        return log.read()
+
+    def last(self, log):
+        lines = [x.strip() for x in self.said(log).splitlines() if x.strip()]
+        return lines[-1][:120] if lines else 'no output'
 
     @staticmethod
     def ended(code):
