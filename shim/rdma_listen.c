@@ -192,6 +192,8 @@ void vkr_cm_established(struct vkr_stream *s)
 	DL_APPEND2(l->waiting, s, wait_prev, wait_next);
 	l->n_waiting++;
 	vkr_pollable_set(&l->p, EPOLLIN, EPOLLIN);
+	if (l->stopped)
+		vkr_task_queue(&l->task);
 	pthread_mutex_unlock(&l->p.lock);
 }
 
@@ -265,6 +267,25 @@ static void listener_end(struct vkr_listener *l)
 	pthread_mutex_unlock(&l->p.lock);
 }
 
+static void reset_waiting(struct vkr_listener *l)
+{
+	struct vkr_stream *s;
+	void *ticket;
+
+	while ((s = vkr_listener_accept(l, &ticket))) {
+		if (ticket)
+			l->admission.dismiss(ticket);
+		vkr_stream_close(s, 0);
+	}
+}
+
+/* Who is being let in just now is told the same as those who wait, when its handshake has ended. */
+static void stopped(struct vkr_listener *l)
+{
+	refuse_held(l, "the listener was shut down");
+	reset_waiting(l);
+}
+
 static void listener_task(struct vkr_task *task)
 {
 	struct vkr_listener *l = vkr_container_of(task, struct vkr_listener, task);
@@ -276,7 +297,7 @@ static void listener_task(struct vkr_task *task)
 	if (closing)
 		listener_end(l);
 	else if (is_stopped(l))
-		refuse_all(l, "the listener was shut down");
+		stopped(l);
 	else
 		held_serve(l);
 }
@@ -449,18 +470,6 @@ void vkr_listener_return(struct vkr_listener *l, struct vkr_stream *s, void *tic
 	l->n_waiting++;
 	vkr_pollable_set(&l->p, EPOLLIN, EPOLLIN);
 	pthread_mutex_unlock(&l->p.lock);
-}
-
-static void reset_waiting(struct vkr_listener *l)
-{
-	struct vkr_stream *s;
-	void *ticket;
-
-	while ((s = vkr_listener_accept(l, &ticket))) {
-		if (ticket)
-			l->admission.dismiss(ticket);
-		vkr_stream_close(s, 0);
-	}
 }
 
 void vkr_listener_stop(struct vkr_listener *l)

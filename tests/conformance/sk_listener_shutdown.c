@@ -24,6 +24,30 @@ static void refused(void)
 	CONF_OK(close(fd));
 }
 
+/* Connections that are being made just then are nobody's either. */
+static void while_connecting(void)
+{
+	struct sockaddr_storage ss;
+	socklen_t len = conf_name(listener, &ss);
+	int c[4];
+
+	for (int i = 0; i < 40; i++) {
+		CONF_OK(listen(listener, 16));
+		for (int k = 0; k < 4; k++) {
+			c[k] = (int)CONF_OK(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+			CONF_ERR(connect(c[k], (struct sockaddr *)&ss, len), EINPROGRESS);
+			if (k == 1)
+				conf_poll1(c[0], POLLOUT, i % 8); /* some of them further than others */
+		}
+		CONF_OK(shutdown(listener, SHUT_RD));
+		for (int k = 0; k < 4; k++) {
+			CONF_STATE(c[k], EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLRDHUP);
+			CONF_OK(close(c[k]));
+		}
+		CONF_STATE(listener, POLLOUT | POLLHUP);
+	}
+}
+
 CONF_TEST(CONF_TCP_TOO) /* what listens again may do so for TCP alone */
 {
 	struct conf_thread t;
@@ -39,6 +63,7 @@ CONF_TEST(CONF_TCP_TOO) /* what listens again may do so for TCP alone */
 	CONF_ERR(accept(listener, NULL, NULL), EINVAL);
 	CONF_STATE(listener, POLLOUT | POLLHUP);
 	refused();
+	while_connecting();
 	/* It may listen again on the same port. */
 	CONF_OK(listen(listener, 4));
 	c = conf_dial(listener);
