@@ -17,7 +17,7 @@ COMBOS = [(1, 1, 16), (50, 1, 16), (50, 16, 16), (10, 1, 65536)]
 QUICK = [(1, 1, 16), (50, 1, 16)]
 WAYS = {'tcp': TCP, 'rdma': RDMA, 'rdma-sleep': RDMA._replace(env=(('VKRDMA_POLL', 'off'),))}
 NAMED = ('read', 'write', 'writev', 'recvfrom', 'sendto', 'recvmsg', 'sendmsg', 'epoll_wait', 'epoll_pwait', 'epoll_pwait2', 'epoll_ctl',
-         'poll', 'ppoll', 'futex', 'clock_nanosleep', 'nanosleep')
+         'poll', 'ppoll', 'futex', 'sched_yield', 'clock_nanosleep', 'nanosleep')
 ALL = 'raw_syscalls:sys_enter'
 SETPRIV = ('setpriv', '--pdeathsig', 'KILL')  # the client does not outlive the tool that counts for it
 
