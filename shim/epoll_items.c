@@ -6,6 +6,7 @@
 #include "bequest.h"
 #include "epset.h"
 #include "guard.h"
+#include "libc_raw.h"
 #include "libc_real.h"
 #include "log.h"
 #include "pump.h"
@@ -15,6 +16,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <utlist.h>
 
@@ -55,8 +57,9 @@ static void efd_write(struct vkr_epset *set)
 {
 	uint64_t one = 1;
 
-	if (vkr_real.write(set->efd, &one, sizeof(one)) < 0)
-		return; /* EAGAIN: it is readable, which is all that is wanted */
+	/* EAGAIN: it is readable, which is all that is wanted. write() would be a cancellation point, and a stream's
+	 * lock may be held. */
+	VKR_RAW(SYS_write, set->efd, &one, sizeof(one));
 }
 
 /* Puts the item where waiters find it and wakes one that sleeps; then those who watch the set itself. No lock of a set

@@ -36,7 +36,7 @@ static bool efd_drain(struct vkr_epset *set)
 	uint64_t n;
 
 	pthread_mutex_lock(&set->lock);
-	if (vkr_real.read(set->efd, &n, sizeof(n)) == sizeof(n) || set->signaled)
+	if (VKR_RAW(SYS_read, set->efd, &n, sizeof(n)) == sizeof(n) || set->signaled)
 		set->signaled = false;
 	others = (vkr_load(&set->sleepers) && vkr_load(&set->n_ready)) || atomic_load(&set->in_kernel);
 	pthread_mutex_unlock(&set->lock);
@@ -50,7 +50,7 @@ static void efd_renew(struct vkr_epset *set)
 	pthread_mutex_lock(&set->lock);
 	set->signaled = true;
 	pthread_mutex_unlock(&set->lock);
-	(void)!vkr_real.write(set->efd, &one, sizeof(one));
+	VKR_RAW(SYS_write, set->efd, &one, sizeof(one));
 }
 
 /* ------------------------------------------------------------------ collecting */

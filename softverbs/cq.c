@@ -180,11 +180,7 @@ static bool chan_pending(struct sv_chan *c)
 
 static void chan_raise(struct sv_chan *c)
 {
-	uint64_t one = 1;
-
-	if (write(c->ch.fd, &one, sizeof(one)) < 0) {
-		/* At the counter's limit it is readable already. */
-	}
+	sv_fd_raise(c->ch.fd);
 }
 
 /* After an event was taken: readable exactly while there are more. */

@@ -7,6 +7,7 @@
 #include "softverbs.h"
 
 #include <sys/epoll.h>
+#include <sys/syscall.h>
 
 struct known {
 	bool used;
@@ -111,6 +112,16 @@ void sv_fd_close(int fd)
 	else
 		close(fd);
 	errno = saved;
+}
+
+bool sv_fd_raise(int fd)
+{
+	uint64_t one = 1;
+	int saved = errno;
+	bool raised = syscall(SYS_write, fd, &one, sizeof(one)) == sizeof(one);
+
+	errno = saved;
+	return raised;
 }
 
 void sv_fd_user(int fd)

@@ -490,7 +490,6 @@ void sv_peer_tell_chan(struct sv_peer *p, struct sv_cq *cq)
 void sv_cq_fire(struct sv_peer *p, struct sv_seg *seg, struct sv_cq_ent *ent, bool solicited)
 {
 	uint32_t armed = atomic_load(&ent->armed), chan, slot;
-	uint64_t one = 1;
 	int fd = -1;
 
 	if (!armed || (armed == 2 && !solicited) || !atomic_exchange(&ent->armed, 0))
@@ -504,21 +503,19 @@ void sv_cq_fire(struct sv_peer *p, struct sv_seg *seg, struct sv_cq_ent *ent, bo
 	if (seg == sv_proc.seg) {
 		struct sv_chan *c = sv_proc.chans[chan];
 
-		if (c && write(c->ch.fd, &one, sizeof(one)) < 0) {
-			/* At the counter's limit it is readable already. */
-		}
+		if (c)
+			sv_fd_raise(c->ch.fd);
 		return;
 	}
 	pthread_mutex_lock(&priv_of(p)->chan_lock);
 	fd = p->chan_gen[chan] == ent->chan_gen ? sv_load(&p->chan_fd[chan]) - 1 : -1;
-	if (fd >= 0 && write(fd, &one, sizeof(one)) < 0)
+	if (fd >= 0 && !sv_fd_raise(fd))
 		fd = -1;
 	pthread_mutex_unlock(&priv_of(p)->chan_lock);
 	if (fd < 0) {
 		atomic_store(&seg->raise, 1);
-		if (!atomic_exchange(&seg->kicked, 1) && write(sv_load(&p->kick_fd), &one, sizeof(one)) < 0) {
-			/* The peer has died. */
-		}
+		if (!atomic_exchange(&seg->kicked, 1))
+			sv_fd_raise(sv_load(&p->kick_fd)); /* which may have died */
 	}
 }
 

@@ -47,11 +47,7 @@ void sv_evq_fini(struct sv_evq *q)
 
 static void evq_raise(struct sv_evq *q)
 {
-	uint64_t one = 1;
-
-	if (write(q->fd, &one, sizeof(one)) < 0) {
-		/* Only EAGAIN at the counter's limit is possible, and then it is readable already. */
-	}
+	sv_fd_raise(q->fd);
 }
 
 /* The user may have left the descriptor blocking: never read it unless it is known to be readable. */

@@ -340,6 +340,9 @@ uint64_t sv_now(void); /* ns, monotonic */
 struct sv_source;
 int sv_fd_new(int fd); /* takes it over, through the move hook; returns the number it has now */
 void sv_fd_close(int fd);
+/* Makes an eventfd readable; false: it is gone, or its counter is at its limit. No cancellation point: locks, the
+ * caller's too, are held. */
+bool sv_fd_raise(int fd);
 /* Another word (four at most) that holds fd + bias and follows when late hooks move it. */
 void sv_fd_slot(int fd, _Atomic int *slot, int bias);
 void sv_fd_source(int fd, struct sv_source *src);

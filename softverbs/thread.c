@@ -88,23 +88,17 @@ void sv_source_readd(struct sv_source *s)
 
 void sv_thread_wake(void)
 {
-	uint64_t one = 1;
-
-	if (write(sv_proc.kick_fd, &one, sizeof(one)) < 0) {
-		/* At the counter's limit it is readable already. */
-	}
+	sv_fd_raise(sv_proc.kick_fd);
 }
 
 void sv_kick(struct sv_seg *seg, int kick_fd, uint32_t qp_idx)
 {
-	uint64_t one = 1;
 	uint32_t word = qp_idx / 64;
 
 	atomic_fetch_or(&seg->kick[word], 1ull << (qp_idx % 64));
 	atomic_fetch_or(&seg->kick_top[word / 64], 1ull << (word % 64));
-	if (!atomic_exchange(&seg->kicked, 1) && write(kick_fd, &one, sizeof(one)) < 0) {
-		/* As above, or the peer has just died. */
-	}
+	if (!atomic_exchange(&seg->kicked, 1))
+		sv_fd_raise(kick_fd); /* the peer may just have died */
 }
 
 /* ------------------------------------------------------------------ timers */
