@@ -289,6 +289,8 @@ static void early_step(struct vkr_stream *s)
 	heard = s->heard;
 	pthread_mutex_unlock(&s->p.lock);
 	if (closed || s->fail_errno) {
+		/* Whoever looks at an attempt that was given up while it is still held sees that it is over. */
+		vkr_cm_connect_failed(s, ECONNABORTED, "%s", "the program gave it up");
 		vkr_stream_teardown(s);
 	} else if (broken || vkr_clock_ns() >= s->deadline) {
 		vkr_cm_connect_failed(s, broken ? ECONNRESET : ETIMEDOUT,
@@ -372,6 +374,10 @@ int vkr_stream_shutdown(struct vkr_stream *s, int how)
 	pthread_mutex_lock(&s->p.lock);
 	if (vkr_load(&s->state) != VKR_STREAM_OPEN || is_over(s)) {
 		ret = -ENOTCONN;
+		if (vkr_load(&s->state) == VKR_STREAM_CONNECTING && how == SHUT_RDWR) {
+			s->end = true; /* the attempt, or what may become of it this very moment */
+			vkr_task_queue(&s->task);
+		}
 	} else {
 		if (wr && !s->wr_shut) {
 			s->wr_shut = true;
