@@ -64,6 +64,12 @@ static int accept_request(struct vkr_stream *s, const char **what)
 	return vkr_verbs.rdma_accept(s->id, &param) ? (errno ? -errno : -EIO) : 0;
 }
 
+/* As the kernel takes it, so that -1 is much; and each that waits has descriptors and a queue pair. */
+static int backlog_of(int asked)
+{
+	return (unsigned)asked > SOMAXCONN ? SOMAXCONN : asked;
+}
+
 /* Answers a request: the id is the stream's from here on, or gone. */
 static void request_serve(struct vkr_listener *l, struct rdma_cm_id *id, const uint8_t *data, size_t data_len)
 {
@@ -116,7 +122,7 @@ static bool backlog_full(struct vkr_listener *l)
 	bool full;
 
 	pthread_mutex_lock(&l->p.lock);
-	full = l->n_waiting + l->n_handshaking > vkr_max(l->backlog, 0);
+	full = l->n_waiting + l->n_handshaking > l->backlog;
 	pthread_mutex_unlock(&l->p.lock);
 	return full;
 }
@@ -375,7 +381,7 @@ int vkr_listener_create(const struct sockaddr *local, bool v6only, int backlog, 
 	l->owner.kind = VKR_OWNER_LISTENER;
 	l->epoch = vkr_epoch;
 	l->family = local->sa_family;
-	l->backlog = backlog;
+	l->backlog = backlog_of(backlog);
 	l->stats = stats;
 	if (admission)
 		l->admission = *admission;
@@ -435,7 +441,7 @@ struct vkr_pollable *vkr_listener_pollable(struct vkr_listener *l)
 void vkr_listener_backlog(struct vkr_listener *l, int backlog)
 {
 	pthread_mutex_lock(&l->p.lock);
-	l->backlog = backlog;
+	l->backlog = backlog_of(backlog);
 	l->stopped = false;
 	vkr_task_queue(&l->task);
 	pthread_mutex_unlock(&l->p.lock);
