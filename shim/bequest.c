@@ -171,9 +171,13 @@ static void hand_out(struct vkr_sock *l)
 		vkr_stream_addrs(stream, NULL, &peer);
 		vkr_info("connection from %s is RDMA (rule %s), and another process accepts it",
 			 vkr_address_text((struct sockaddr *)&peer, text, sizeof(text)), s->rule);
-		/* Where it cannot be shared the connection ends with the ticket. */
-		if (vkr_pump_bequeath(s))
+		if (vkr_pump_bequeath(s)) {
 			send_connection(l->bequest.owner, s->pair_app);
+		} else {
+			/* It cannot be shared and ends here: the socket's own end of it would want pump_lock. */
+			s->stream = NULL;
+			vkr_stream_close(stream, 0);
+		}
 		vkr_sock_put(s);
 	}
 }

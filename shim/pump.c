@@ -146,8 +146,10 @@ static bool set_open(void)
 			vkr_guard_close(fd);
 			fd = -1;
 		}
-		if (fd < 0 && run_fd >= 0)
+		if (fd < 0 && run_fd >= 0) {
 			vkr_guard_close(run_fd);
+			run_fd = -1;
+		}
 		vkr_store_rel(&set_fd, fd);
 	}
 	pthread_mutex_unlock(&run_lock);
