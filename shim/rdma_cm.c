@@ -50,6 +50,7 @@ void vkr_cm_forked(void)
 {
 	channel = NULL;
 	vkr_listeners = NULL;
+	vkr_cm_guests_forked();
 }
 
 int vkr_cm_id_create(struct rdma_cm_id **id, struct vkr_cm_owner *owner)

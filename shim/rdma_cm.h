@@ -80,5 +80,6 @@ void vkr_cm_held_gone(struct vkr_cm_owner *owner);
 /* Answers a request with no, and takes its id. data is the request's. */
 void vkr_cm_refuse(struct rdma_cm_id *id, const uint8_t *data, size_t data_len, const char *why);
 void vkr_cm_guest_event(struct vkr_cm_owner *owner, enum rdma_cm_event_type type);
+void vkr_cm_guests_forked(void);
 
 #endif
