@@ -543,6 +543,7 @@ void vkr_socket_fork_child(void)
 	vkr_bequests_forked();
 	vkr_log_forked();
 	vkr_options_forked();
+	vkr_connect_forked();
 	vkr_wait_forked();
 	vkr_pump_fork_child();
 	vkr_epsets_forked(prepared);

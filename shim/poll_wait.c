@@ -11,6 +11,7 @@
 #include "bequest.h"
 #include "epset.h"
 #include "guard.h"
+#include "libc_raw.h"
 #include "libc_real.h"
 #include "pump.h"
 #include "sock.h"
@@ -21,6 +22,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 struct waiter {
@@ -44,6 +46,7 @@ void vkr_wait_forked(void)
 {
 	pthread_mutex_init(&pool_lock, NULL);
 	pool = NULL; /* the parent's eventfds */
+	vkr_spin_forked();
 }
 
 static struct waiter *waiter_get(void)
@@ -86,7 +89,7 @@ static void waiter_fire(struct vkr_watch *watch, uint32_t edge)
 		return;
 	atomic_thread_fence(memory_order_seq_cst);
 	if (vkr_load(&ww->waiter->asleep) && !atomic_exchange(&ww->waiter->signaled, true))
-		(void)!vkr_real.write(ww->waiter->efd, &one, sizeof(one));
+		VKR_RAW(SYS_write, ww->waiter->efd, &one, sizeof(one)); /* no cancellation point: locks are held */
 }
 
 static void watch_start(struct wait_watch *ww, struct vkr_pollable *p, struct waiter *w, uint32_t want)
@@ -114,7 +117,7 @@ static void handle_own(struct pollfd *fds, nfds_t from, nfds_t to, struct waiter
 {
 	uint64_t n;
 
-	if (fds[from].revents && vkr_real.read(w->efd, &n, sizeof(n)) == sizeof(n))
+	if (fds[from].revents && VKR_RAW(SYS_read, w->efd, &n, sizeof(n)) == sizeof(n))
 		vkr_store(&w->signaled, false);
 	for (from++; from < to; from++)
 		if (fds[from].revents)

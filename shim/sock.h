@@ -140,6 +140,7 @@ void vkr_stream_keep(struct vkr_sock *s, struct vkr_stream *stream);
 void vkr_streams_release(struct vkr_sock *s);
 /* sock_connect.c: the TCP connection that an attempt fell back to stands. */
 void vkr_sock_tcp_stands(struct vkr_sock *s);
+void vkr_connect_forked(void);
 
 /* SO_RCVTIMEO or SO_SNDTIMEO of a kernel socket, ns. */
 int64_t vkr_kernel_timeout(int fd, int name);

@@ -91,6 +91,11 @@ static void address_remember(const struct sockaddr *sa, const char *why, int64_t
 	pthread_mutex_unlock(&refused_lock);
 }
 
+void vkr_connect_forked(void)
+{
+	pthread_mutex_init(&refused_lock, NULL);
+}
+
 /* ------------------------------------------------------------------ the two ends of an attempt */
 
 static void replace_number(int fd, struct vkr_file *f, void *arg)

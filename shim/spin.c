@@ -73,6 +73,11 @@ bool vkr_spin(struct vkr_spin *s, bool (*ready)(void *arg), void *arg, int64_t l
 	return found;
 }
 
+void vkr_spin_forked(void)
+{
+	vkr_store(&spinning, 0);
+}
+
 void vkr_spin_done(const struct vkr_spin *s, bool rdma)
 {
 	int64_t far = FAR * vkr_config.poll_us * US, took;

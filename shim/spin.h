@@ -22,4 +22,7 @@ bool vkr_spin(struct vkr_spin *s, bool (*ready)(void *arg), void *arg, int64_t l
 /* The wait is over. rdma: it was a stream that ended it; the kernel's events are not found by polling. */
 void vkr_spin_done(const struct vkr_spin *s, bool rdma);
 
+/* The child of a fork: threads that polled are not here. */
+void vkr_spin_forked(void);
+
 #endif
