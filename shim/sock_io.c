@@ -38,8 +38,10 @@ struct vkr_sock *vkr_carried_get(int fd, int *r)
 		if (!vkr_load(&s->nonblock) && !vkr_file_inherited(&s->file)) {
 			/* A blocking socket whose connect() was interrupted: the call waits for the connection. */
 			VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *held = s;
+			struct vkr_stream *stream = *(struct vkr_stream *volatile *)&s->stream;
 
-			*r = vkr_wait_connect(s->stream, 0);
+			/* NULL: another thread has just made the attempt fall back. */
+			*r = stream ? vkr_wait_connect(stream, 0) : 0;
 			return *r ? NULL : vkr_carried_get(fd, r);
 		}
 	}
