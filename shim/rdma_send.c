@@ -590,7 +590,6 @@ static bool send_check(struct vkr_stream *s, size_t total, ssize_t *ret)
 }
 
 /* More iovecs than a request holds and few bytes: one message instead of many. */
-/* More iovecs than a request holds and few bytes: one message instead of many. */
 static size_t tx_gathered(struct vkr_stream *s, struct iov_cursor *c, size_t total)
 {
 	uint8_t copy[GATHER_MAX];
