@@ -7,11 +7,10 @@
 
 #include <sched.h>
 
-#define US          1000ll
-#define FAR         4    /* a wait counts as at most so many times the limit */
-#define SHARE       4    /* of the last wait in what is expected: 1/SHARE */
-#define YIELD_EVERY 8    /* looks */
-#define HOLD_MAX    1024 /* waits */
+#define US       1000ll
+#define FAR      4    /* a wait counts as at most so many times the limit */
+#define SHARE    4    /* of the last wait in what is expected: 1/SHARE */
+#define HOLD_MAX 1024 /* waits */
 
 /* Of this thread. expected in ns; 0: it has not waited yet. A poll that was in vain is not repeated for `hold` waits,
  * twice as many each time: what the thread waits for may need the processor that it polls on. */
@@ -34,18 +33,24 @@ static int spinners(void)
 	return n;
 }
 
+static inline void relax(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
 static bool spin(int64_t began, int64_t limit, bool (*ready)(void *arg), void *arg)
 {
-	int n = 0;
-
 	do {
 		vkr_engine_poll();
 		if (ready(arg)) {
 			hold /= 2;
 			return true;
 		}
-		if (++n % YIELD_EVERY == 0)
-			sched_yield();
+		relax();
 	} while (vkr_now_ns() - began < limit);
 	hold = vkr_min(2 * hold + 1, HOLD_MAX);
 	held = hold;

@@ -2,9 +2,9 @@
 /*
  * Busy polling before a sleep, where it pays: a sleep and its wake-up cost two system calls here and one at the peer,
  * more than a short wait. Each thread remembers how long its waits take. It polls only when the answer is expected
- * within VKRDMA_POLL microseconds, never longer than that, yields the processor to others meanwhile, and after a poll
- * in vain sleeps at once for a number of waits that doubles each time. An idle program does not poll, nor any with a
- * single processor, nor more threads of a program at once than half the processors.
+ * within VKRDMA_POLL microseconds, never longer than that, and after a poll in vain sleeps at once for a number of
+ * waits that doubles each time. An idle program does not poll, nor any with a single processor, nor more threads of a
+ * program at once than half the processors.
  */
 #ifndef VKR_SPIN_H
 #define VKR_SPIN_H
