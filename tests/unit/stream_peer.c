@@ -403,13 +403,19 @@ static void edges_fire(struct vkr_watch *watch, uint32_t edge)
 /* A read that makes room to write (it may find credit, and post what was queued) tells those who wait for room. */
 static ssize_t recv_and_look(struct way *in, struct vkr_stream *s, struct edges *edges)
 {
-	uint32_t before = vkr_pollable_ready(vkr_stream_pollable(s));
+	struct vkr_pollable *p = vkr_stream_pollable(s);
+	uint32_t before, after, seen;
 	ssize_t ret;
 
 	atomic_store(&edges->seen, 0);
+	before = vkr_pollable_ready(p);
 	ret = way_recv(in, s);
-	if (!(before & EPOLLOUT) && vkr_pollable_ready(vkr_stream_pollable(s)) & EPOLLOUT)
-		CHECK(atomic_load(&edges->seen) & EPOLLOUT);
+	pthread_mutex_lock(&p->lock); /* another thread may be between the mask and the watches */
+	after = vkr_pollable_ready(p);
+	seen = atomic_load(&edges->seen);
+	pthread_mutex_unlock(&p->lock);
+	if (!(before & EPOLLOUT) && after & EPOLLOUT)
+		CHECK(seen & EPOLLOUT);
 	return ret;
 }
 
