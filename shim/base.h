@@ -36,6 +36,9 @@ static inline bool vkr_bad_pointer(const void *p, size_t n)
 	return n && (a < 65536 || a + n < a || a + n > (1ull << 47));
 }
 
+/* CLOCK_MONOTONIC; engine_progress.c. */
+int64_t vkr_now_ns(void);
+
 /* Relaxed and ordered accesses by short names; the word is always naturally aligned. */
 #define vkr_load(p)         atomic_load_explicit((p), memory_order_relaxed)
 #define vkr_load_acq(p)     atomic_load_explicit((p), memory_order_acquire)

@@ -34,14 +34,13 @@ void vkr_task_cancel(struct vkr_task *task);
 struct vkr_timer {
 	struct vkr_timer *prev, *next;
 	bool armed;
-	int64_t due; /* vkr_clock_ns() */
+	int64_t due; /* vkr_now_ns() */
 	void (*run)(struct vkr_timer *timer);
 };
 
 void vkr_timer_set(struct vkr_timer *timer, int64_t due);
 void vkr_timer_cancel(struct vkr_timer *timer);
 
-int64_t vkr_clock_ns(void); /* CLOCK_MONOTONIC */
 #define VKR_MS 1000000ll
 
 /* A descriptor that the progress thread watches for input besides its own (the CM channel). fd() < 0: none. Set before

@@ -47,7 +47,7 @@ static struct {
 	int64_t next_tick;
 } mode;
 
-int64_t vkr_clock_ns(void)
+int64_t vkr_now_ns(void)
 {
 	struct timespec ts;
 
@@ -270,7 +270,7 @@ static void wait_and_serve(int64_t until)
 {
 	struct pollfd p[FIXED_FDS + 2 * VKR_MAX_DEVICES];
 	struct timespec ts, *timeout = NULL;
-	int64_t now = vkr_clock_ns();
+	int64_t now = vkr_now_ns();
 	int i, n, n_devs;
 
 	if (until != INT64_MAX) {
@@ -292,7 +292,7 @@ static void wait_and_serve(int64_t until)
 		if (p[FIXED_FDS + 2 * i].revents)
 			vkr_device_async(vkr_devices[i]);
 		if (p[FIXED_FDS + 2 * i + 1].revents)
-			channel_event(p[FIXED_FDS + 2 * i + 1].fd, vkr_clock_ns());
+			channel_event(p[FIXED_FDS + 2 * i + 1].fd, vkr_now_ns());
 	}
 }
 
@@ -303,10 +303,10 @@ static void *progress_main(void *arg)
 	(void)arg;
 	is_progress = true;
 	vkr_depth = 1;
-	mode.next_tick = vkr_clock_ns() + TICK_NS;
+	mode.next_tick = vkr_now_ns() + TICK_NS;
 	for (;;) {
 		tasks_run();
-		now = vkr_clock_ns();
+		now = vkr_now_ns();
 		next = timers_run(now);
 		if (!mode.guard && mode.next_tick <= now)
 			tick(now);

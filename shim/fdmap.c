@@ -14,7 +14,6 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 _Atomic(vkr_entry *) vkr_fd_chunks[VKR_FD_CHUNKS];
@@ -26,14 +25,6 @@ uint32_t vkr_fork_generation;
 static _Atomic uint32_t alive_before_init = 1;
 _Atomic uint32_t *vkr_alive = &alive_before_init;
 static pid_t owner_pid;
-
-int64_t vkr_now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * 1000000000ll + ts.tv_nsec;
-}
 
 /* ------------------------------------------------------------------ the table */
 

@@ -78,9 +78,6 @@ void vkr_file_each_number(struct vkr_file *f, void (*fn)(int fd, struct vkr_file
 void vkr_sock_destroy(struct vkr_sock *s);
 void vkr_epset_destroy(struct vkr_epset *e);
 
-/* CLOCK_MONOTONIC. */
-int64_t vkr_now_ns(void);
-
 /* A child of fork that ran no handlers (_Fork, clone) is found here: true once, after which the state is a child's. */
 void vkr_fork_check_slow(void);
 extern _Atomic uint32_t *vkr_alive; /* a MADV_WIPEONFORK page */

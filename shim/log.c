@@ -10,6 +10,7 @@
 #include "guard.h"
 #include "libc_real.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -202,4 +203,22 @@ void vkr_log_forked(void)
 {
 	__atomic_store_n(&file_fd, -1, __ATOMIC_RELEASE);
 	vkr_store(&file_failed, false);
+}
+
+const char *vkr_address_text(const struct sockaddr *sa, char *buf, size_t size)
+{
+	char ip[INET6_ADDRSTRLEN] = "?";
+
+	if (sa->sa_family == AF_INET) {
+		const struct sockaddr_in *in = (const void *)sa;
+
+		inet_ntop(AF_INET, &in->sin_addr, ip, sizeof(ip));
+		snprintf(buf, size, "%s:%u", ip, ntohs(in->sin_port));
+	} else {
+		const struct sockaddr_in6 *in6 = (const void *)sa;
+
+		inet_ntop(AF_INET6, &in6->sin6_addr, ip, sizeof(ip));
+		snprintf(buf, size, "[%s]:%u", ip, ntohs(in6->sin6_port));
+	}
+	return buf;
 }

@@ -11,6 +11,8 @@
 
 #include "base.h"
 
+#include <sys/socket.h>
+
 enum vkr_log_level { VKR_LOG_NONE, VKR_LOG_ERROR, VKR_LOG_WARN, VKR_LOG_INFO, VKR_LOG_DEBUG };
 
 extern enum vkr_log_level vkr_log_level;
@@ -19,6 +21,8 @@ void vkr_log_open(enum vkr_log_level level, const char *file_or_null);
 void vkr_log_write(enum vkr_log_level level, const char *fmt, ...) VKR_PRINTF(2, 3);
 /* After fork, in the child: the descriptor was closed with the other guarded ones; take a new one when needed. */
 void vkr_log_forked(void);
+/* "10.0.0.1:6379" or "[::1]:6379" into buf (80 bytes do); returns buf. */
+const char *vkr_address_text(const struct sockaddr *sa, char *buf, size_t size);
 
 #define vkr_log(level, ...)                                                                                            \
 	do {                                                                                                           \

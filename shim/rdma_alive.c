@@ -87,7 +87,7 @@ static int64_t step_time(int *count)
 
 static void timer_run(struct vkr_timer *t)
 {
-	int64_t now = vkr_clock_ns(), wait;
+	int64_t now = vkr_now_ns(), wait;
 	struct vkr_stream *s;
 	int n;
 
@@ -123,7 +123,7 @@ void vkr_alive_forget(struct vkr_stream *s)
 
 void vkr_alive_watch(struct vkr_stream *s)
 {
-	int64_t now = vkr_clock_ns(), idle;
+	int64_t now = vkr_now_ns(), idle;
 	int n;
 
 	pthread_mutex_lock(&s->p.lock);
@@ -165,14 +165,14 @@ static void probe(struct vkr_stream *s)
 	pthread_mutex_lock(&s->p.lock);
 	if (s->alive_watched && s->phase == VKR_PH_OPEN) {
 		vkr_tx_probe(s);
-		s->heard_ns = vkr_clock_ns();
+		s->heard_ns = vkr_now_ns();
 	}
 	pthread_mutex_unlock(&s->p.lock);
 }
 
 void vkr_alive_lost(const struct vkr_stream *dead)
 {
-	int64_t now = vkr_clock_ns();
+	int64_t now = vkr_now_ns();
 	struct vkr_stream *s;
 
 	if (suspect_ns && now - suspect_ns < SUSPECT_AGAIN_NS && same_host(&suspect, &dead->peer))
@@ -195,7 +195,7 @@ static void doubt_run(struct vkr_timer *t)
 void vkr_alive_doubt(void)
 {
 	if (!doubt.armed)
-		vkr_timer_set(&doubt, vkr_clock_ns() + DOUBT_NS);
+		vkr_timer_set(&doubt, vkr_now_ns() + DOUBT_NS);
 }
 
 /* ------------------------------------------------------------------ rdma.h */

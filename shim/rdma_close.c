@@ -101,8 +101,8 @@ static void flush_step(struct vkr_stream *s)
 	if (!marker_done(s)) {
 		vkr_endpoint_drain(&s->ep);
 		if (!marker_done(s)) {
-			if (vkr_clock_ns() < s->deadline) {
-				vkr_stream_timer(s, vkr_clock_ns() + MARKER_RETRY_NS);
+			if (vkr_now_ns() < s->deadline) {
+				vkr_stream_timer(s, vkr_now_ns() + MARKER_RETRY_NS);
 				return;
 			}
 			vkr_warn("a queue pair did not flush in time");
@@ -135,7 +135,7 @@ void vkr_stream_teardown(struct vkr_stream *s)
 	else
 		marker_post(s);
 	pthread_mutex_unlock(&s->p.lock);
-	s->deadline = vkr_clock_ns() + MARKER_LIMIT_NS;
+	s->deadline = vkr_now_ns() + MARKER_LIMIT_NS;
 	flush_step(s);
 }
 
@@ -193,7 +193,7 @@ static void proof_begin(struct vkr_stream *s)
 		disconnect(s);
 		return;
 	}
-	s->deadline = vkr_clock_ns() + ns;
+	s->deadline = vkr_now_ns() + ns;
 	vkr_stream_timer(s, s->deadline);
 }
 
@@ -211,7 +211,7 @@ static void drain_step(struct vkr_stream *s)
 		disconnect(s);
 		return;
 	}
-	if (!drained && vkr_clock_ns() < s->deadline) {
+	if (!drained && vkr_now_ns() < s->deadline) {
 		vkr_stream_timer(s, s->deadline);
 		return;
 	}
@@ -225,7 +225,7 @@ static void drain_begin(struct vkr_stream *s)
 {
 	vkr_alive_forget(s);
 	vkr_store(&s->stats->state, VKR_SLOT_CLOSING);
-	s->deadline = vkr_clock_ns() + s->drain_ns;
+	s->deadline = vkr_now_ns() + s->drain_ns;
 	vkr_stream_phase(s, VKR_PH_DRAIN);
 	drain_step(s);
 }
@@ -237,7 +237,7 @@ static void proof_step(struct vkr_stream *s)
 	pthread_mutex_lock(&s->p.lock);
 	done = proof_done(s, s->lingering);
 	pthread_mutex_unlock(&s->p.lock);
-	if (done || vkr_clock_ns() >= s->deadline)
+	if (done || vkr_now_ns() >= s->deadline)
 		disconnect(s);
 	else
 		vkr_stream_timer(s, s->deadline);
@@ -263,9 +263,9 @@ static void open_step(struct vkr_stream *s)
 	}
 	if (flushed) {
 		if (!s->flushed_ns) {
-			s->flushed_ns = vkr_clock_ns();
+			s->flushed_ns = vkr_now_ns();
 			vkr_stream_timer(s, s->flushed_ns + FLUSHED_GRACE_NS);
-		} else if (vkr_clock_ns() >= s->flushed_ns + FLUSHED_GRACE_NS) {
+		} else if (vkr_now_ns() >= s->flushed_ns + FLUSHED_GRACE_NS) {
 			pthread_mutex_lock(&s->p.lock);
 			vkr_stream_break(s, ECONNRESET);
 			pthread_mutex_unlock(&s->p.lock);
@@ -292,7 +292,7 @@ static void early_step(struct vkr_stream *s)
 		/* Whoever looks at an attempt that was given up while it is still held sees that it is over. */
 		vkr_cm_connect_failed(s, ECONNABORTED, "%s", "the program gave it up");
 		vkr_stream_teardown(s);
-	} else if (broken || vkr_clock_ns() >= s->deadline) {
+	} else if (broken || vkr_now_ns() >= s->deadline) {
 		vkr_cm_connect_failed(s, broken ? ECONNRESET : ETIMEDOUT,
 				      broken ? "the connection broke at once" : NULL);
 		vkr_stream_teardown(s);

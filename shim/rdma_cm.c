@@ -200,14 +200,14 @@ static void connect_over(struct vkr_stream *s, int err, const char *what)
 {
 	char who[64];
 
-	vkr_addr_text(&s->peer, who, sizeof(who));
+	vkr_address_text((struct sockaddr *)&s->peer, who, sizeof(who));
 	vkr_cm_connect_failed(s, err, "%s (%s)", what, who);
 	vkr_stream_teardown(s);
 }
 
 static int remaining_ms(const struct vkr_stream *s)
 {
-	int64_t left = (s->deadline - vkr_clock_ns()) / VKR_MS;
+	int64_t left = (s->deadline - vkr_now_ns()) / VKR_MS;
 
 	return (int)vkr_max(left, 1);
 }
@@ -298,7 +298,7 @@ static void on_disconnected(struct vkr_stream *s)
 /* T12: our queue pair's number is still in TIMEWAIT at the peer. Another one will do. */
 static bool stale_retry(struct vkr_stream *s)
 {
-	if (s->attempts >= STALE_ATTEMPTS || vkr_clock_ns() >= s->deadline)
+	if (s->attempts >= STALE_ATTEMPTS || vkr_now_ns() >= s->deadline)
 		return false;
 	vkr_stream_verbs_destroy(s);
 	vkr_stream_phase(s, VKR_PH_NEW);
@@ -312,7 +312,7 @@ static void on_rejected(struct vkr_stream *s, const struct vkr_cm_event *e)
 
 	if (e->status == REJECT_STALE && stale_retry(s))
 		return;
-	vkr_addr_text(&s->peer, who, sizeof(who));
+	vkr_address_text((struct sockaddr *)&s->peer, who, sizeof(who));
 	if (vkr_wire_refusal_decode(e->data, e->data_len, why, sizeof(why)))
 		vkr_cm_connect_failed(s, ECONNREFUSED, "refused by %s: %s", who, why);
 	else if (e->status == REJECT_NO_LISTENER)
@@ -368,7 +368,7 @@ int vkr_connect_start(const struct sockaddr *local, const struct sockaddr *peer,
 	}
 	s->held = true;
 	s->timeout_ms = timeout_ms;
-	s->deadline = vkr_clock_ns() + timeout_ms * VKR_MS;
+	s->deadline = vkr_now_ns() + timeout_ms * VKR_MS;
 	if (local) {
 		s->bound = true;
 		s->bind = s->local;

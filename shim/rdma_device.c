@@ -85,7 +85,7 @@ static void listeners_lost(const struct ibv_context *verbs)
 			continue;
 		vkr_listener_suspend(l, "its RDMA device was removed");
 		if (!retry.armed)
-			vkr_timer_set(&retry, vkr_clock_ns() + RETRY_NS);
+			vkr_timer_set(&retry, vkr_now_ns() + RETRY_NS);
 	}
 	pthread_mutex_unlock(&vkr_registry_lock);
 }
@@ -119,5 +119,5 @@ static void retry_run(struct vkr_timer *timer)
 		again |= !l->id && vkr_listener_resume(l);
 	pthread_mutex_unlock(&vkr_registry_lock);
 	if (again)
-		vkr_timer_set(timer, vkr_clock_ns() + RETRY_NS);
+		vkr_timer_set(timer, vkr_now_ns() + RETRY_NS);
 }

@@ -53,7 +53,7 @@ static int start(const char **reason)
 /* A device may come; libraries and permissions do not while the program runs. */
 static bool may_have_changed(void)
 {
-	return failure == -ENODEV && vkr_clock_ns() - failure_ns > RETRY_NS;
+	return failure == -ENODEV && vkr_now_ns() - failure_ns > RETRY_NS;
 }
 
 int vkr_engine_start(const char **reason)
@@ -67,7 +67,7 @@ int vkr_engine_start(const char **reason)
 	if (!vkr_load(&running) && (!failure || may_have_changed())) {
 		ret = failure;
 		failure = start(&failure_reason);
-		failure_ns = vkr_clock_ns();
+		failure_ns = vkr_now_ns();
 		if (!failure)
 			vkr_store_rel(&running, true);
 		else
@@ -128,7 +128,7 @@ void vkr_engine_flush(int ms)
 
 	if (!vkr_engine_running() || vkr_progress_self())
 		return;
-	until = vkr_clock_ns() + ms * VKR_MS;
+	until = vkr_now_ns() + ms * VKR_MS;
 	ts = (struct timespec){.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
 	vkr_depth++;
 	pthread_mutex_lock(&vkr_registry_lock);

@@ -93,7 +93,7 @@ static void request_serve(struct vkr_listener *l, struct rdma_cm_id *id, const u
 	vkr_cm_take_addrs(s);
 	ret = accept_request(s, &what);
 	if (ret) {
-		vkr_addr_text(&s->peer, who, sizeof(who));
+		vkr_address_text((struct sockaddr *)&s->peer, who, sizeof(who));
 		/* A client that has gone meanwhile is its own affair; what this machine lacks is the user's. */
 		vkr_log(s->phase == VKR_PH_ACCEPTED ? VKR_LOG_INFO : VKR_LOG_WARN,
 			"RDMA connection from %s refused: %s (%s)", who, what, strerrordesc_np(-ret));
@@ -102,7 +102,7 @@ static void request_serve(struct vkr_listener *l, struct rdma_cm_id *id, const u
 		vkr_stream_teardown(s);
 		return;
 	}
-	s->deadline = vkr_clock_ns() + ACCEPT_NS;
+	s->deadline = vkr_now_ns() + ACCEPT_NS;
 	vkr_stream_timer(s, s->deadline);
 }
 
@@ -409,7 +409,7 @@ static void listener_says(struct vkr_listener *l, enum vkr_transport transport, 
 {
 	char text[64];
 
-	vkr_addr_text(&l->local, text, sizeof(text));
+	vkr_address_text((struct sockaddr *)&l->local, text, sizeof(text));
 	vkr_info("listening on %s by %s (rule %s)%s%s", text,
 		 transport == VKR_TRANSPORT_RDMA ? "RDMA and TCP" : "TCP only", l->rule, *reason ? ": " : "", reason);
 	if (!l->stats)

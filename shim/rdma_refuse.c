@@ -39,7 +39,7 @@ void vkr_cm_guest_event(struct vkr_cm_owner *owner, enum rdma_cm_event_type type
 	struct guest *g = vkr_container_of(owner, struct guest, owner);
 
 	if (type == RDMA_CM_EVENT_ESTABLISHED)
-		vkr_timer_set(&g->timer, vkr_clock_ns() + STAY_NS);
+		vkr_timer_set(&g->timer, vkr_now_ns() + STAY_NS);
 	else
 		guest_leaves(g); /* it has gone first, or never came */
 }

@@ -8,6 +8,7 @@
 #include "rdma_stream.h"
 
 #include "config.h"
+#include "iov.h"
 
 #include <string.h>
 
@@ -22,7 +23,7 @@
 
 static uint32_t ring_next_len(const struct vkr_stream *s, uint32_t len)
 {
-	int64_t since = vkr_clock_ns() - s->refreshed_ns;
+	int64_t since = vkr_now_ns() - s->refreshed_ns;
 
 	if (s->ring_first == s->ring_limit)
 		return len;
@@ -58,7 +59,7 @@ static void ring_refresh(struct vkr_stream *s, uint8_t i)
 	if (ring_prepare(s, i, ring_next_len(s, s->rx[s->wr].len)))
 		return;
 	s->wr = i;
-	s->refreshed_ns = vkr_clock_ns();
+	s->refreshed_ns = vkr_now_ns();
 	s->tx.control |= VKR_CTL_REFRESH;
 }
 
@@ -114,7 +115,7 @@ void vkr_rx_pressure(struct vkr_stream *s)
 
 	if (r->offered || s->rd != s->wr || len >= s->ring_limit)
 		return;
-	now = vkr_clock_ns();
+	now = vkr_now_ns();
 	if (now - s->refreshed_ns > GROW_WITHIN_NS) {
 		/* The first one for long: see how much is read until the next. */
 		s->refreshed_ns = now;
@@ -141,7 +142,7 @@ bool vkr_rx_switch(struct vkr_stream *s)
 		return false;
 	r->offered = false;
 	r->ring_start = r->now.bytes;
-	s->refreshed_ns = vkr_clock_ns();
+	s->refreshed_ns = vkr_now_ns();
 	s->wr = 1 - s->wr;
 	vkr_credit_measure(s);
 	if (s->rx[s->rd].received == s->rx[s->rd].consumed)
@@ -193,28 +194,6 @@ void vkr_rx_arrived(struct vkr_stream *s, uint32_t n)
 		ring_filled(s);
 }
 
-struct iov_cursor {
-	const struct iovec *iov;
-	size_t off;
-};
-
-static void scatter(struct iov_cursor *c, const uint8_t *from, size_t n)
-{
-	while (n) {
-		size_t part = vkr_min(c->iov->iov_len - c->off, n);
-
-		if (part) /* an empty entry's base may be NULL */
-			memcpy((char *)c->iov->iov_base + c->off, from, part);
-		from += part;
-		n -= part;
-		c->off += part;
-		if (c->off == c->iov->iov_len) {
-			c->iov++;
-			c->off = 0;
-		}
-	}
-}
-
 /* Up to n bytes of the ring from `pos` on, as far as they lie in one piece. */
 static uint32_t ring_piece(const struct vkr_stream *s, const struct vkr_rx_ring *ring, uint32_t pos, uint32_t n,
 			   uint8_t **at)
@@ -246,7 +225,7 @@ int vkr_rx_pieces(const struct vkr_stream *s, struct iovec iov[VKR_RX_PIECES])
 
 size_t vkr_rx_take(struct vkr_stream *s, const struct iovec *iov, size_t want)
 {
-	struct iov_cursor c = {.iov = iov};
+	struct vkr_iov c = {.iov = iov};
 	size_t done = 0;
 
 	while (done < want && s->inq) {
@@ -256,7 +235,7 @@ size_t vkr_rx_take(struct vkr_stream *s, const struct iovec *iov, size_t want)
 
 		n = ring_piece(s, ring, ring->consumed, n, &at);
 		if (iov)
-			scatter(&c, at, n);
+			vkr_iov_scatter(&c, at, n);
 		ring->consumed += n;
 		s->inq -= n;
 		done += n;
@@ -278,14 +257,14 @@ size_t vkr_rx_take(struct vkr_stream *s, const struct iovec *iov, size_t want)
 size_t vkr_rx_peek(struct vkr_stream *s, const struct iovec *iov, size_t want)
 {
 	struct iovec piece[VKR_RX_PIECES];
-	struct iov_cursor c = {.iov = iov};
+	struct vkr_iov c = {.iov = iov};
 	int i, n = vkr_rx_pieces(s, piece);
 	size_t done = 0;
 
 	for (i = 0; i < n && done < want; i++) {
 		size_t part = vkr_min(piece[i].iov_len, want - done);
 
-		scatter(&c, piece[i].iov_base, part);
+		vkr_iov_scatter(&c, piece[i].iov_base, part);
 		done += part;
 	}
 	return done;

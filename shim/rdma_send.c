@@ -6,6 +6,7 @@
  */
 #include "rdma_chain.h"
 
+#include "iov.h"
 #include "socket.h"
 
 #include <stdlib.h>
@@ -418,30 +419,7 @@ static bool stage_grow(struct vkr_stream *s, uint32_t want)
 	return true;
 }
 
-struct iov_cursor {
-	const struct iovec *iov;
-	const struct iovec *end;
-	size_t off;
-};
-
-static void gather(struct iov_cursor *c, uint8_t *to, size_t n)
-{
-	while (n) {
-		size_t part = vkr_min(c->iov->iov_len - c->off, n);
-
-		if (part)
-			memcpy(to, (const char *)c->iov->iov_base + c->off, part);
-		to += part;
-		n -= part;
-		c->off += part;
-		if (c->off == c->iov->iov_len) {
-			c->iov++;
-			c->off = 0;
-		}
-	}
-}
-
-static size_t tx_stage(struct vkr_stream *s, struct iov_cursor *c, size_t left)
+static size_t tx_stage(struct vkr_stream *s, struct vkr_iov *c, size_t left)
 {
 	struct vkr_tx *tx = &s->tx;
 	size_t done = 0;
@@ -453,7 +431,7 @@ static size_t tx_stage(struct vkr_stream *s, struct iov_cursor *c, size_t left)
 		size_t n = vkr_min(left - done, (size_t)vkr_min(vkr_min(space, tx->cap - at), VKR_WRITE_MAX));
 
 		if (n) {
-			gather(c, tx->buf + at, n);
+			vkr_iov_gather(c, tx->buf + at, n);
 			tx->put += (uint32_t)n;
 			done += n;
 		}
@@ -470,24 +448,18 @@ static size_t tx_stage(struct vkr_stream *s, struct iov_cursor *c, size_t left)
 /* ------------------------------------------------------------------ straight from the caller's memory */
 
 /* SGEs over the next n bytes, as many as a request holds; the bytes they cover. */
-static uint32_t direct_sges(struct vkr_stream *s, struct iov_cursor *c, uint32_t n, struct ibv_sge *sge, int *count)
+static uint32_t direct_sges(struct vkr_stream *s, struct vkr_iov *c, uint32_t n, struct ibv_sge *sge, int *count)
 {
 	uint32_t done = 0;
+	size_t part;
+	void *at;
 
 	*count = 0;
 	while (done < n && *count < s->max_sge) {
-		size_t part = vkr_min(c->iov->iov_len - c->off, (size_t)(n - done));
-
-		if (part) {
-			sge[(*count)++] =
-			    (struct ibv_sge){.addr = (uintptr_t)c->iov->iov_base + c->off, .length = (uint32_t)part};
-			done += (uint32_t)part;
-			c->off += part;
-		}
-		if (c->off == c->iov->iov_len) {
-			c->iov++;
-			c->off = 0;
-		}
+		part = vkr_iov_piece(c, n - done, &at);
+		if (part)
+			sge[(*count)++] = (struct ibv_sge){.addr = (uintptr_t)at, .length = (uint32_t)part};
+		done += (uint32_t)part;
 	}
 	return done;
 }
@@ -501,7 +473,7 @@ static void direct_request(struct vkr_chain *c, struct ibv_send_wr *wr, int coun
 
 /* One message of up to n bytes; how many it took. The entries lie in the chain before their request is begun, since
  * only they tell how much it holds. */
-static uint32_t direct_message(struct vkr_stream *s, struct vkr_chain *c, struct iov_cursor *cur, uint32_t n)
+static uint32_t direct_message(struct vkr_stream *s, struct vkr_chain *c, struct vkr_iov *cur, uint32_t n)
 {
 	uint32_t to_end = s->tx.len - s->tx.off, part, before = 0;
 	int count;
@@ -517,7 +489,7 @@ static uint32_t direct_message(struct vkr_stream *s, struct vkr_chain *c, struct
 	return before + part;
 }
 
-static size_t tx_direct(struct vkr_stream *s, struct iov_cursor *cur, size_t left)
+static size_t tx_direct(struct vkr_stream *s, struct vkr_iov *cur, size_t left)
 {
 	uint32_t max = vkr_min(s->inline_max, VKR_WRITE_MAX), chained = 0;
 	struct vkr_chain c;
@@ -544,20 +516,6 @@ static size_t tx_direct(struct vkr_stream *s, struct iov_cursor *cur, size_t lef
 	if (s->tx.control)
 		vkr_tx_push(s);
 	return done;
-}
-
-static void cursor_skip(struct iov_cursor *c, size_t n)
-{
-	while (n) {
-		size_t part = vkr_min(c->iov->iov_len - c->off, n);
-
-		n -= part;
-		c->off += part;
-		if (c->off == c->iov->iov_len) {
-			c->iov++;
-			c->off = 0;
-		}
-	}
 }
 
 /* ------------------------------------------------------------------ rdma.h */
@@ -590,20 +548,20 @@ static bool send_check(struct vkr_stream *s, size_t total, ssize_t *ret)
 }
 
 /* More iovecs than a request holds and few bytes: one message instead of many. */
-static size_t tx_gathered(struct vkr_stream *s, struct iov_cursor *c, size_t total)
+static size_t tx_gathered(struct vkr_stream *s, struct vkr_iov *c, size_t total)
 {
 	uint8_t copy[GATHER_MAX];
 	struct iovec one = {.iov_base = copy, .iov_len = total};
-	struct iov_cursor flat = {.iov = &one, .end = &one + 1}, from = *c;
+	struct vkr_iov flat = {.iov = &one, .end = &one + 1}, from = *c;
 	size_t done;
 
-	gather(&from, copy, total);
+	vkr_iov_gather(&from, copy, total);
 	done = tx_direct(s, &flat, total);
-	cursor_skip(c, done);
+	vkr_iov_skip(c, done);
 	return done;
 }
 
-static size_t tx_first(struct vkr_stream *s, struct iov_cursor *c, size_t total)
+static size_t tx_first(struct vkr_stream *s, struct vkr_iov *c, size_t total)
 {
 	if (queued(&s->tx) || !s->tx.ready || !(total <= s->inline_max || s->inline_max >= INLINE_CHEAP))
 		return 0;
@@ -614,7 +572,7 @@ static size_t tx_first(struct vkr_stream *s, struct iov_cursor *c, size_t total)
 
 ssize_t vkr_stream_send(struct vkr_stream *s, const struct iovec *iov, int iovcnt)
 {
-	struct iov_cursor c = {.iov = iov, .end = iov + iovcnt};
+	struct vkr_iov c = {.iov = iov, .end = iov + iovcnt};
 	size_t total = 0, done = 0;
 	ssize_t ret;
 	int i;

@@ -136,21 +136,6 @@ void vkr_stream_break(struct vkr_stream *s, int error)
 	vkr_stream_update(s, EPOLLERR | ALL_OVER);
 }
 
-void vkr_addr_text(const struct sockaddr_storage *sa, char *out, size_t size)
-{
-	const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)sa;
-	const struct sockaddr_in *v4 = (const struct sockaddr_in *)sa;
-	char ip[INET6_ADDRSTRLEN] = "?";
-
-	if (sa->ss_family == AF_INET) {
-		inet_ntop(AF_INET, &v4->sin_addr, ip, sizeof(ip));
-		snprintf(out, size, "%s:%u", ip, ntohs(v4->sin_port));
-	} else {
-		inet_ntop(AF_INET6, &v6->sin6_addr, ip, sizeof(ip));
-		snprintf(out, size, "[%s]:%u", ip, ntohs(v6->sin6_port));
-	}
-}
-
 void vkr_stream_violation(struct vkr_stream *s, const char *fmt, ...)
 {
 	char what[128], who[64];
@@ -161,7 +146,7 @@ void vkr_stream_violation(struct vkr_stream *s, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(what, sizeof(what), fmt, ap);
 	va_end(ap);
-	vkr_addr_text(&s->peer, who, sizeof(who));
+	vkr_address_text((struct sockaddr *)&s->peer, who, sizeof(who));
 	vkr_warn("connection with %s ended: the peer broke the protocol: %s", who, what);
 	vkr_stream_break(s, ECONNRESET);
 }
@@ -273,7 +258,7 @@ bool vkr_stream_flood(struct vkr_stream *s)
 
 	if (--s->flood_tokens > 0)
 		return false;
-	now = vkr_clock_ns();
+	now = vkr_now_ns();
 	earned = s->flood_ns ? (now - s->flood_ns) / (1000000000 / FLOOD_PER_SECOND) : FLOOD_BURST;
 	s->flood_ns = now;
 	s->flood_tokens = (int)vkr_min(earned, FLOOD_BURST);
@@ -391,7 +376,7 @@ static void on_failure(struct vkr_stream *s, const struct ibv_wc *wc)
 		}
 		return;
 	}
-	vkr_addr_text(&s->peer, who, sizeof(who));
+	vkr_address_text((struct sockaddr *)&s->peer, who, sizeof(who));
 	vkr_info("connection with %s failed: %s", who, vkr_verbs.ibv_wc_status_str(wc->status));
 	/* The second is how rxe fails to send while its interface is down. */
 	s->lost = wc->status == IBV_WC_RETRY_EXC_ERR || wc->status == IBV_WC_LOC_QP_OP_ERR;

@@ -232,8 +232,6 @@ bool vkr_stream_flood(struct vkr_stream *s);
 void vkr_stream_opened(struct vkr_stream *s);
 /* Progress thread, after the event was handled. The peer has disconnected: deliver what has arrived, then EOF. */
 void vkr_stream_disconnected(struct vkr_stream *s);
-/* "10.0.0.1:6379", "[::1]:6379" */
-void vkr_addr_text(const struct sockaddr_storage *sa, char *out, size_t size);
 
 extern pthread_mutex_t vkr_registry_lock;
 extern struct vkr_stream *vkr_registry;  /* every stream */

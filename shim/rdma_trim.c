@@ -24,7 +24,7 @@ void vkr_trim_later(void)
 
 static void trim_task_run(struct vkr_task *task)
 {
-	vkr_timer_set(&trim_timer, vkr_clock_ns() + TRIM_NS);
+	vkr_timer_set(&trim_timer, vkr_now_ns() + TRIM_NS);
 }
 
 /* Lock held. True when nothing is left to give. */
@@ -40,7 +40,7 @@ static bool stream_trim(struct vkr_stream *s, int64_t now)
 
 static void trim_timer_run(struct vkr_timer *timer)
 {
-	int64_t now = vkr_clock_ns();
+	int64_t now = vkr_now_ns();
 	struct vkr_stream *s;
 	bool done = true;
 

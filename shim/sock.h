@@ -144,7 +144,5 @@ void vkr_connect_forked(void);
 
 /* SO_RCVTIMEO or SO_SNDTIMEO of a kernel socket, ns. */
 int64_t vkr_kernel_timeout(int fd, int name);
-/* ADDRESS:PORT into buf (80 bytes do); returns buf. */
-const char *vkr_address_text(const struct sockaddr *sa, char *buf, size_t size);
 
 #endif

@@ -13,7 +13,6 @@
 #include "sock.h"
 #include "socket.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -25,24 +24,6 @@
 #define NS_PER_S 1000000000ll
 #define RETRY_NS (10 * NS_PER_S) /* between tries to get the RDMA port */
 #define DRAIN_MS 10000           /* unsent bytes behind a close */
-
-const char *vkr_address_text(const struct sockaddr *sa, char *buf, size_t size)
-{
-	char ip[INET6_ADDRSTRLEN] = "?";
-
-	if (sa->sa_family == AF_INET) {
-		const struct sockaddr_in *in = (const void *)sa;
-
-		inet_ntop(AF_INET, &in->sin_addr, ip, sizeof(ip));
-		snprintf(buf, size, "%s:%u", ip, ntohs(in->sin_port));
-	} else {
-		const struct sockaddr_in6 *in6 = (const void *)sa;
-
-		inet_ntop(AF_INET6, &in6->sin6_addr, ip, sizeof(ip));
-		snprintf(buf, size, "[%s]:%u", ip, ntohs(in6->sin6_port));
-	}
-	return buf;
-}
 
 /* ------------------------------------------------------------------ states */
 
