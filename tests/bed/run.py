@@ -43,6 +43,8 @@ def from_ctest(options, tier, name, seconds, needs, words):
         for t in json.load(f)['tests']:
             if not pattern.search(t['name']):
                 continue
+            if 'command' not in t:
+                raise ValueError(f'{t["name"]} has not been built')
             properties = {p['name']: p['value'] for p in t.get('properties', [])}
             if properties.get('DISABLED'):
                 continue
