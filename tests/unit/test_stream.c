@@ -669,7 +669,7 @@ static void peer_killed(void **state)
 	vkr_stream_close(s, 1000);
 	vkr_stream_close(idle, 1000);
 	start = now_ms();
-	while (vkr_load(&vkr_stats->qps) && now_ms() - start < 5000) {
+	while ((vkr_load(&vkr_stats->qps) || vkr_load(&vkr_stats->mrs)) && now_ms() - start < 5000) {
 		struct timespec ts = {.tv_nsec = 1000000};
 
 		nanosleep(&ts, NULL);
