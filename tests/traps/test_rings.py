@@ -2,6 +2,7 @@
 """T2, T3, T5, T8: what a peer says of its buffer, and what it writes into ours."""
 import os
 import random
+import time
 
 from traps import HOST, NATIVE, SOFT, Trap, harness, main
 
@@ -20,12 +21,27 @@ def checksum(data, times):
 
 
 def mapping(pid, size):
-    """The process has a piece of memory of exactly that size."""
+    """The process has a piece of memory of that size, but for the pages at its ends that an allocator shares."""
     with open(f'/proc/{pid}/maps', encoding='ascii', errors='replace') as f:
         for line in f:
             low, high = (int(x, 16) for x in line.split(' ', 1)[0].split('-'))
-            if high - low == size:
+            if abs(high - low - size) <= 8192:
                 return True
+    return False
+
+
+def comes(process, size):
+    """The process gets such a piece within seconds: the peer does not know when."""
+    end = time.monotonic() + 10
+    while process.poll() is None:
+        try:
+            if mapping(process.pid, size):
+                return True
+        except OSError:
+            return False
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
     return False
 
 
@@ -88,7 +104,7 @@ class Rings(Trap):
         s = self.native_server()
         r = self.raw('client', s.rdma, 'length', HUGE)
         self.assertEqual(self.told(r, 'outcome'), 'alive')
-        self.native(mapping(s.pid, HUGE), f'a client advertises {HUGE} bytes: the server maps and registers as many')
+        self.native(comes(s.proc, HUGE), f'a client advertises {HUGE} bytes: the server maps and registers as many')
         self.over(r)
         if SOFT:
             s = self.native_server(env={'VKRDMA_SOFT_FAULT': 'fail_reg_mr=3'})
@@ -100,7 +116,8 @@ class Rings(Trap):
         s = self.server()
         base = harness.stat(s.pid)
         r = self.raw('client', s.port, 'length', HUGE)
-        self.assertEqual(self.told(r, 'outcome'), 'dead')
+        # Refused: the message came before the server's side was established, and was answered from there.
+        self.assertIn(self.told(r, 'outcome'), ('dead', 'refused'))
         self.assertFalse(mapping(s.pid, HUGE))
         self.assertTrue(s.alive())
         self.assertLess(harness.stat(s.pid)['gauges']['mr_bytes'], base['gauges']['mr_bytes'] + MIB)
@@ -112,7 +129,7 @@ class Rings(Trap):
         r = self.raw('server', port, 'length', HUGE)
         c = self.native_client(port, 'sleepy', 1)
         self.assertEqual(self.told(r, 'outcome', 30), 'alive')
-        self.native(mapping(c.pid, HUGE) or mapping(c.pid, HUGE + 4096), f'a server advertises {HUGE} bytes: so does the client')
+        self.native(comes(c, HUGE), f'a server advertises {HUGE} bytes: so does the client')
         self.over(r)
         self.over(c)
 
