@@ -6,10 +6,10 @@
 #   scripts/test.sh [--tier quick|default|full] [--only SUITE]... [--no-install] [--jobs N]
 #
 #   --tier quick    release build; unit tests, softverbs, conformance, a small interoperability run: some minutes
-#   --tier default  and the sanitizers, the second compiler, all interoperability topics: under 20 minutes on 2 cores
-#   --tier full     and ThreadSanitizer, long runs and large counts: about an hour
+#   --tier default  and faults, traps, the differential tester, all interoperability topics: under 20 minutes on 2 cores
+#   --tier full     and the sanitizers, the second compiler, long runs and large counts: more than an hour
 #   --only SUITE    one suite: build, unit, softverbs, conformance, model, fault, traps, native, fuzz, diff, interop,
-#                   asan, tsan, clang, or the name of an interoperability topic (values, replica, ...); may be repeated
+#                   asan (with it hostile peers), tsan, clang, or the name of an interoperability topic (values, replica, ...); may be repeated
 #   --no-install    do not install missing Debian packages first (scripts/install-deps.sh)
 #
 # Ends with "N passed, N failed, N skipped"; every skip is listed with its reason. Exit code 0 only when none failed.
@@ -187,7 +187,9 @@ fi
 
 sanitized='unit|softverbs|conformance|fuzz'
 [ "$tier" != full ] || sanitized="$sanitized|fault"
-if [ "$tier" != quick ] && wanted asan; then
+# By name, or in the full tier: minutes of compiling each.
+named() { { [ "$tier" = full ] || [ ${#only[@]} -gt 0 ]; } && wanted "$@"; }
+if named asan; then
 	if build asan; then
 		export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 		run build-asan "AddressSanitizer" -L "^($sanitized)\$" -j "$jobs"
@@ -197,7 +199,7 @@ if [ "$tier" != quick ] && wanted asan; then
 		unset ASAN_OPTIONS UBSAN_OPTIONS
 	fi
 fi
-if { [ "$tier" = full ] && wanted tsan; } || { [ ${#only[@]} -gt 0 ] && wanted tsan; }; then
+if named tsan; then
 	if build tsan; then
 		# ThreadSanitizer of this age does not know the address layout of newer kernels' randomisation.
 		say "ThreadSanitizer"
@@ -206,7 +208,7 @@ if { [ "$tier" = full ] && wanted tsan; } || { [ ${#only[@]} -gt 0 ] && wanted t
 			-L '^(unit|softverbs)$' -j "$jobs" </dev/null
 	fi
 fi
-if [ "$tier" != quick ] && wanted clang; then
+if named clang; then
 	build clang
 fi
 
