@@ -85,24 +85,6 @@ void vkr_bequest_drop(struct vkr_sock *l)
 	vkr_pump_leave(cancel);
 }
 
-/* Sends fd to whichever heir asks first. */
-static void send_connection(int owner, int fd)
-{
-	union {
-		struct cmsghdr h;
-		char space[CMSG_SPACE(sizeof(int))];
-	} u;
-	struct iovec iov = {(char[]){0}, 1};
-	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &u, .msg_controllen = sizeof(u)};
-
-	memset(&u, 0, sizeof(u));
-	u.h.cmsg_level = SOL_SOCKET;
-	u.h.cmsg_type = SCM_RIGHTS;
-	u.h.cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(&u.h), &fd, sizeof(int));
-	vkr_real.sendmsg(owner, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
 static bool writable(int fd)
 {
 	struct pollfd p = {.fd = fd, .events = POLLOUT};
@@ -172,7 +154,7 @@ static void hand_out(struct vkr_sock *l)
 		vkr_info("connection from %s is RDMA (rule %s), and another process accepts it",
 			 vkr_address_text((struct sockaddr *)&peer, text, sizeof(text)), s->rule);
 		if (vkr_pump_bequeath(s)) {
-			send_connection(l->bequest.owner, s->pair_app);
+			vkr_pair_pass(l->bequest.owner, s->pair_app);
 		} else {
 			/* It cannot be shared and ends here: the socket's own end of it would want pump_lock. */
 			s->stream = NULL;

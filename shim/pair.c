@@ -137,7 +137,7 @@ static bool in_use(int fd)
 
 /* ------------------------------------------------------------------ asking the owner */
 
-static int send_request(int fd, int right)
+int vkr_pair_pass(int fd, int right)
 {
 	union {
 		struct cmsghdr h;
@@ -168,7 +168,7 @@ static void ask(int fd)
 		return;
 	}
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	r = send_request(fd, p[1]);
+	r = vkr_pair_pass(fd, p[1]);
 	vkr_real.close(p[1]);
 	end = vkr_now_ns() + OWNER_MS * 1000000ll;
 	while (!r) {

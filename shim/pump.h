@@ -60,6 +60,10 @@ void vkr_pair_name(int fd, int domain, const struct sockaddr_storage *local, con
 /* Names the library's end: the pair is in use. */
 void vkr_pair_name_used(int fd);
 
+/* One byte through fd, with a copy of the descriptor `right` (SCM_RIGHTS); never waits. 0 or -errno. System calls only.
+ */
+int vkr_pair_pass(int fd, int right);
+
 /* True once this process has inherited a carried connection. */
 extern _Atomic bool vkr_pair_inherited;
 
