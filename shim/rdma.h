@@ -97,12 +97,15 @@ void vkr_stream_addrs(struct vkr_stream *s, struct sockaddr_storage *local, stru
 
 /*
  * recv: copies up to the iovecs' total. > 0 bytes; 0 = end of the stream, or bytes are there and none was asked for;
- * -EAGAIN; -ECONNRESET, -ETIMEDOUT, ... a pending error, reported once, after the data before it. peek leaves the
- * bytes. send: > 0 bytes accepted, may be fewer than asked; 0 only for total length 0; -EAGAIN; -EPIPE; a pending error
- * once. Accepted bytes are the library's to deliver. User memory is read or written directly: the caller has checked
- * nothing, a bad pointer faults as in memcpy (the socket layer guards for EFAULT).
+ * -EAGAIN; -ECONNRESET, -ETIMEDOUT, ... a pending error, reported once, after the data before it. VKR_RECV_PEEK leaves
+ * the bytes, VKR_RECV_MORE (the call has bytes already) the error. send: > 0 bytes accepted, may be fewer than asked; 0
+ * only for total length 0; -EAGAIN; -EPIPE; a pending error once. Accepted bytes are the library's to deliver. User
+ * memory is read or written directly: the caller has checked nothing, a bad pointer faults as in memcpy (the socket
+ * layer guards for EFAULT).
  */
-ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, int iovcnt, bool peek);
+#define VKR_RECV_PEEK 1u
+#define VKR_RECV_MORE 2u
+ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, int iovcnt, unsigned how);
 ssize_t vkr_stream_send(struct vkr_stream *s, const struct iovec *iov, int iovcnt);
 
 /*
@@ -115,7 +118,7 @@ ssize_t vkr_stream_forward(struct vkr_stream *s, ssize_t (*take)(void *arg, cons
 
 size_t vkr_stream_inq(struct vkr_stream *s);  /* bytes that recv would deliver now: FIONREAD */
 size_t vkr_stream_outq(struct vkr_stream *s); /* bytes accepted and not known to be at the peer: SIOCOUTQ */
-/* The error is pending again. */
+/* The error is pending again; edge-triggered members hear nothing of it. */
 void vkr_stream_put_error(struct vkr_stream *s, int err);
 int vkr_stream_take_error(struct vkr_stream *s); /* SO_ERROR: pending errno as a positive number, cleared; 0 if none */
 

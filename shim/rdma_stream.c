@@ -495,15 +495,17 @@ static size_t iov_total(const struct iovec *iov, int cnt)
 }
 
 /* What recv says when no byte is there; the order is tcp_recvmsg()'s: an orderly end hides a later error. */
-static ssize_t rx_nothing(struct vkr_stream *s)
+static ssize_t rx_nothing(struct vkr_stream *s, unsigned how)
 {
 	int err = s->error;
 
 	if (s->peer_fin)
 		return 0;
 	if (err) {
-		s->error = 0;
-		vkr_stream_update(s, 0);
+		if (!(how & VKR_RECV_MORE)) {
+			s->error = 0;
+			vkr_stream_update(s, 0);
+		}
 		return -err;
 	}
 	if (s->rd_shut || s->reset)
@@ -511,7 +513,7 @@ static ssize_t rx_nothing(struct vkr_stream *s)
 	return -EAGAIN;
 }
 
-ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, int iovcnt, bool peek)
+ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, int iovcnt, unsigned how)
 {
 	size_t want = iov_total(iov, iovcnt);
 	ssize_t ret;
@@ -523,10 +525,10 @@ ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, int iovcn
 	} else if (vkr_unlikely(s->handed_over)) {
 		ret = -EXDEV;
 	} else if (!s->inq) {
-		ret = rx_nothing(s);
+		ret = rx_nothing(s, how);
 	} else if (vkr_unlikely(!want)) {
 		ret = 0;
-	} else if (peek) {
+	} else if (how & VKR_RECV_PEEK) {
 		ret = (ssize_t)vkr_rx_peek(s, iov, want);
 	} else {
 		ret = (ssize_t)vkr_rx_take(s, iov, want);
@@ -553,7 +555,7 @@ ssize_t vkr_stream_forward(struct vkr_stream *s, ssize_t (*take)(void *arg, cons
 	vkr_depth++;
 	pthread_mutex_lock(&s->p.lock);
 	if (!s->inq) {
-		ret = rx_nothing(s);
+		ret = rx_nothing(s, 0);
 	} else {
 		ret = take(arg, iov, vkr_rx_pieces(s, iov));
 		if (ret > 0)
@@ -579,7 +581,7 @@ void vkr_stream_put_error(struct vkr_stream *s, int err)
 {
 	pthread_mutex_lock(&s->p.lock);
 	s->error = err;
-	vkr_stream_update(s, 0); /* no news */
+	vkr_pollable_set(&s->p, stream_mask(s), 0); /* no news */
 	pthread_mutex_unlock(&s->p.lock);
 }
 

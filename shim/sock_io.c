@@ -87,26 +87,18 @@ static int iov_rest(const struct iovec *iov, int cnt, size_t done, struct iovec 
 	return n;
 }
 
-static ssize_t recv_some(struct vkr_sock *s, const struct iovec *iov, int cnt, bool peek)
+static ssize_t recv_some(struct vkr_sock *s, const struct iovec *iov, int cnt, unsigned how)
 {
-	ssize_t n = vkr_stream_recv(s->stream, iov, cnt, peek);
+	ssize_t n = vkr_stream_recv(s->stream, iov, cnt, how);
 
 	/* Nobody may have asked the CQ since the bytes came: a program that polls with recv() alone must get them. */
 	if (n == -EAGAIN && vkr_engine_poll() > 0)
-		n = vkr_stream_recv(s->stream, iov, cnt, peek);
+		n = vkr_stream_recv(s->stream, iov, cnt, how);
 	return n;
 }
 
-/* A call that has moved bytes says so; the error that ended it is for the next one. */
-static ssize_t partly(struct vkr_sock *s, size_t done, ssize_t n)
-{
-	if (n < 0 && n != -EAGAIN && n != -EXDEV)
-		vkr_stream_put_error(s->stream, (int)-n);
-	return (ssize_t)done;
-}
-
 /* MSG_TRUNC on a stream socket drops the bytes instead of copying them (tcp(7)). */
-static ssize_t recv_drop(struct vkr_sock *s, size_t total)
+static ssize_t recv_drop(struct vkr_sock *s, size_t total, unsigned how)
 {
 	char sink[4096];
 	size_t done = 0;
@@ -115,18 +107,18 @@ static ssize_t recv_drop(struct vkr_sock *s, size_t total)
 
 	do {
 		iov.iov_len = vkr_min(sizeof(sink), total - done);
-		n = recv_some(s, &iov, 1, false);
+		n = recv_some(s, &iov, 1, done ? VKR_RECV_MORE : how);
 		if (n > 0)
 			done += (size_t)n;
 	} while (n > 0 && done < total);
-	return done ? partly(s, done, n) : n;
+	return done ? (ssize_t)done : n;
 }
 
 /* MSG_PEEK with MSG_TRUNC says how many bytes there are, and copies none. */
 static ssize_t recv_measure(struct vkr_sock *s, size_t total)
 {
 	struct iovec none = {NULL, 0};
-	ssize_t n = recv_some(s, &none, 1, true);
+	ssize_t n = recv_some(s, &none, 1, VKR_RECV_PEEK);
 
 	return n < 0 ? n : (ssize_t)vkr_min(vkr_stream_inq(s->stream), total);
 }
@@ -145,7 +137,7 @@ static ssize_t recv_peek_all(struct vkr_sock *s, const struct iovec *iov, int cn
 	int r;
 
 	for (;;) {
-		n = measure ? recv_measure(s, total) : recv_some(s, iov, cnt, true);
+		n = measure ? recv_measure(s, total) : recv_some(s, iov, cnt, VKR_RECV_PEEK);
 		if ((n <= 0 && n != -EAGAIN) || /* -EXDEV too */ n >= (ssize_t)total ||
 		    vkr_pollable_ready(vkr_stream_pollable(s->stream)) & EPOLLRDHUP)
 			return n;
@@ -186,11 +178,12 @@ static ssize_t do_recv(struct vkr_sock *s, int fd, const struct iovec *iov, int 
 	}
 	for (;;) {
 		if (vkr_unlikely(flags & MSG_TRUNC))
-			n = flags & MSG_PEEK ? recv_measure(s, total) : recv_drop(s, total - done);
+			n = flags & MSG_PEEK ? recv_measure(s, total)
+					     : recv_drop(s, total - done, done ? VKR_RECV_MORE : 0);
 		else if (vkr_likely(!done))
-			n = recv_some(s, iov, cnt, flags & MSG_PEEK);
+			n = recv_some(s, iov, cnt, flags & MSG_PEEK ? VKR_RECV_PEEK : 0);
 		else
-			n = recv_some(s, rest, iov_rest(iov, cnt, done, rest, VKR_ARRAY_SIZE(rest)), false);
+			n = recv_some(s, rest, iov_rest(iov, cnt, done, rest, VKR_ARRAY_SIZE(rest)), VKR_RECV_MORE);
 		if (vkr_likely(n > 0)) {
 			done += (size_t)n;
 			if (vkr_likely(!all) || done >= total)
@@ -200,7 +193,7 @@ static ssize_t do_recv(struct vkr_sock *s, int fd, const struct iovec *iov, int 
 		if (vkr_unlikely(n == -EXDEV))
 			return recv_rest(fd, iov, cnt, done, flags);
 		if (n != -EAGAIN || dont_wait)
-			return done ? partly(s, done, n) : n;
+			return done ? (ssize_t)done : n;
 		if (!deadline)
 			deadline = deadline_of(&s->rcvtimeo);
 		r = vkr_wait(vkr_stream_pollable(s->stream), EPOLLIN, deadline, -1, 0);

@@ -207,7 +207,7 @@ static ssize_t recv_some(struct vkr_stream *s, const struct iovec *iov, int n)
 {
 	ssize_t ret;
 
-	while ((ret = vkr_stream_recv(s, iov, n, false)) == -EAGAIN)
+	while ((ret = vkr_stream_recv(s, iov, n, 0)) == -EAGAIN)
 		stream_wait(s, EPOLLIN);
 	return ret;
 }
@@ -331,8 +331,8 @@ static ssize_t way_recv(struct way *w, struct vkr_stream *s)
 	int cnt = split(w->buf, n, &w->random, iov);
 
 	if (next_random(&w->random) % 8 == 0)
-		peeked = vkr_stream_recv(s, iov, cnt, true);
-	ret = vkr_stream_recv(s, iov, cnt, false);
+		peeked = vkr_stream_recv(s, iov, cnt, VKR_RECV_PEEK);
+	ret = vkr_stream_recv(s, iov, cnt, 0);
 	if (ret <= 0)
 		return ret;
 	CHECK((size_t)ret <= n && peeked <= ret);

@@ -87,8 +87,8 @@ static void expect_timed_out(struct vkr_stream *s)
 
 	assert_int_equal(vkr_pollable_ready(vkr_stream_pollable(s)),
 			 EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLRDHUP);
-	assert_int_equal(vkr_stream_recv(s, &iov, 1, false), -ETIMEDOUT);
-	assert_int_equal(vkr_stream_recv(s, &iov, 1, false), 0);
+	assert_int_equal(vkr_stream_recv(s, &iov, 1, 0), -ETIMEDOUT);
+	assert_int_equal(vkr_stream_recv(s, &iov, 1, 0), 0);
 	assert_int_equal(vkr_stream_send(s, &iov, 1), -EPIPE);
 	vkr_stream_close(s, 1000);
 }

@@ -388,8 +388,8 @@ static void peer_closes_with_unread_bytes(void **state)
 	stream_wait(s, EPOLLHUP);
 	ready = vkr_pollable_ready(vkr_stream_pollable(s));
 	assert_int_equal(ready, EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLRDHUP);
-	assert_int_equal(vkr_stream_recv(s, &iov, 1, false), -ECONNRESET);
-	assert_int_equal(vkr_stream_recv(s, &iov, 1, false), 0);
+	assert_int_equal(vkr_stream_recv(s, &iov, 1, 0), -ECONNRESET);
+	assert_int_equal(vkr_stream_recv(s, &iov, 1, 0), 0);
 	assert_int_equal(vkr_stream_send(s, &iov, 1), -EPIPE);
 	assert_int_equal(vkr_stream_shutdown(s, SHUT_WR), -ENOTCONN);
 	vkr_stream_close(s, 1000);
