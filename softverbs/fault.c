@@ -4,9 +4,12 @@
  */
 #include "soft.h"
 
+#include <fcntl.h>
 #include <signal.h>
 
-#define TIMED_MAX 8
+#define TIMED_MAX     8
+#define SCRIPT_MS     50
+#define SCRIPT_LENGTH 128 /* more than the longest word and its end */
 
 static struct {
 	long create_qp, reg_mr, die_after, cq_error, delay_us, request_ms;
@@ -156,6 +159,42 @@ static void timed_fired(struct sv_timer *t)
 
 /* ------------------------------------------------------------------ words */
 
+static bool parse_word(const char *w);
+
+/* A file to which others append words, a line each, that happen as they are found. */
+static struct {
+	struct sv_timer timer;
+	char *path;
+	off_t done;
+} script;
+
+static void word_now(const char *w)
+{
+	const struct action *a = action_find(w, strlen(w));
+
+	if (a)
+		action_run(a);
+	else if (!parse_word(w))
+		fprintf(stderr, "softverbs: %s: \"%s\" is unknown\n", script.path, w);
+}
+
+static void script_fired(struct sv_timer *t)
+{
+	char text[SCRIPT_LENGTH], *end, *w = text;
+	int fd = open(script.path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? 0 : pread(fd, text, sizeof(text) - 1, script.done);
+
+	if (fd >= 0)
+		close(fd);
+	text[n > 0 ? n : 0] = 0;
+	for (; (end = strchr(w, '\n')); w = end + 1) {
+		*end = 0;
+		script.done += end + 1 - w;
+		word_now(w);
+	}
+	sv_timer_set(t, sv_now() + SCRIPT_MS * 1000000UL);
+}
+
 /* WORD@MS */
 static bool parse_timed(const char *w)
 {
@@ -197,6 +236,8 @@ static bool parse_word(const char *w)
 		f.no_device = true;
 	else if (!strcmp(w, "absent"))
 		sv_store(&f.removed, true);
+	else if (!strncmp(w, "script=", 7))
+		script.path = strdup(w + 7);
 	else if (!strncmp(w, "unreachable", n) && n == 11) {
 		f.unreachable_ms = value > 0 ? (unsigned)value : 1000;
 		sv_store_rel(&f.unreachable, true);
@@ -237,6 +278,11 @@ void sv_fault_start(void)
 	for (int i = 0; i < n_timed; i++) {
 		timed[i].timer = (struct sv_timer){.fn = timed_fired}; /* a forked child starts anew */
 		sv_timer_set(&timed[i].timer, sv_now() + (uint64_t)timed[i].ms * 1000000);
+	}
+	if (script.path) {
+		script.timer = (struct sv_timer){.fn = script_fired};
+		script.done = 0;
+		sv_timer_set(&script.timer, sv_now());
 	}
 }
 

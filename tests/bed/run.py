@@ -265,11 +265,20 @@ class Runner:
             if value > 0 and name != 'lifespan':
                 self.say(f'  {name:28s} {value:10d}')
 
+    def matrix(self):
+        """Each client with each server, from what the tests of tests/native left."""
+        folder = os.path.join(self.options.out, 'native-matrix')
+        if os.path.isdir(folder):
+            table = os.path.join(HERE, '..', 'native', 'table.py')
+            self.say('\nThe interoperation matrix:\n')
+            self.say(subprocess.run([sys.executable, table, folder], capture_output=True, text=True, check=True).stdout.rstrip())
+
     def run(self, tests):
         self.say(f'{"":6s}{"test":34s} {"time":>8s}  {"packets":>8s}  {"immediates in/out":>17s}')
         start = time.monotonic()
         for test in tests:
             self.one(test)
+        self.matrix()
         self.proof()
         self.say(f'\n{self.count["PASS"]} passed, {self.count["FAIL"]} failed, {self.count["SKIP"]} skipped in '
                  f'{time.monotonic() - start:.0f} s')

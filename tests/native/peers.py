@@ -16,6 +16,7 @@ sys.path.insert(0, os.path.join(ROOT, 'tests', 'interop'))
 
 import harness  # noqa: E402
 
+LOCAL = '127.0.0.1'  # no device stands behind it
 HOST6 = os.environ.get('VKR_HOST6', '::1')  # '' where there is no IPv6
 SOFT = harness.PROVIDER == 'soft'
 PATIENCE = 1 if SOFT else 4  # a device may stand in a guest whose processor is emulated
@@ -49,26 +50,27 @@ def native_env(extra=None):
 class NativeServer(harness.Server):
     """valkey-server with its own RDMA: `rdma` is that port, `port` the TCP one."""
 
-    def __init__(self, case, args, port, bind):
+    def __init__(self, case, args, port, bind, env):
         super().__init__(case, 'valkey', args, port, False, [], None, None)
         self.kind = 'native'
         self.rdma = harness.free_port()
         self.argv[0] = program('valkey-server')
-        self.argv += ['--bind', *bind, '--rdma-bind', *bind, '--rdma-port', str(self.rdma)]
-        self.env = native_env()
+        rdma_bind = [b for b in bind if b != LOCAL] or bind
+        self.argv += ['--bind', *bind, '--rdma-bind', *rdma_bind, '--rdma-port', str(self.rdma)]
+        self.env = native_env(env)
 
 
 class Case(harness.Case):
     """Starts servers and clients of both sorts."""
 
-    def serve(self, kind, *args, bind=None):
+    def serve(self, kind, *args, bind=None, env=None):
         """kind: native, or valkey or redis under the shim."""
         bind = bind or [harness.HOST]
         if kind == 'native':
-            s = NativeServer(self, args, harness.free_port(), bind)
+            s = NativeServer(self, args, harness.free_port(), bind, env)
             self.servers.append(s)
             return s.start()
-        s = self.server(*args, '--bind', *bind, kind=kind)
+        s = self.server(*args, '--bind', *bind, kind=kind, env=env)
         if s.kind != kind:
             self.skipTest(f'{kind}-server is not installed')
         s.rdma = s.port

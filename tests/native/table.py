@@ -5,7 +5,7 @@ import json
 import os
 import sys
 
-TOPICS = ('values', 'pipelines', 'large_replies', 'many', 'ipv6', 'addresses', 'restart', 'client_killed')
+TOPICS = ('values', 'pipelines', 'large_replies', 'many', 'ipv6', 'addresses', 'restart', 'client_killed', 'link_down', 'device_removed')
 
 
 def human(n):

@@ -15,8 +15,10 @@ import select
 import signal
 import subprocess
 import sys
+import time
 import unittest
 
+import links
 import peers
 from peers import HOST6, harness
 
@@ -43,6 +45,7 @@ BENCHMARK = [Client('native-benchmark', 'valkey-benchmark', False), Client('valk
              Client('redis-benchmark', 'redis-benchmark', True)]
 PYTHON = [Client('python3-redis', None, True)]
 
+PROMISE = 10  # seconds within which both ends know that the link is down
 outcomes = {}  # cell: {topic: (word, note)}, and 'proof'
 
 
@@ -63,8 +66,9 @@ def topic(method):
         failures = []
         for _ in range(3 if pure else 1):
             try:
+                self.remarks = [f'{len(failures)} failed before: {failures[0]}'] if failures else []
                 method(self)
-                note(cell, name, 'ok', f'{len(failures)} failed before: {failures[0]}' if failures else '')
+                note(cell, name, 'ok', '; '.join(self.remarks))
                 return
             except unittest.SkipTest as e:
                 note(cell, name, '-', str(e))
@@ -89,6 +93,7 @@ class Cell(peers.Case):
 
     def setUp(self):
         super().setUp()
+        self.remarks = []
         if self.client.tool and self.client.shimmed:
             self.need(self.client.tool)
 
@@ -102,7 +107,7 @@ class Cell(peers.Case):
     @staticmethod
     def clients_of(server):
         """Without the one that asks."""
-        with contextlib.closing(harness.Resp(server.port)) as c:
+        with contextlib.closing(harness.Resp(server.port, server.host)) as c:
             return int(c.info('clients')['connected_clients']) - 1
 
     def prove(self):
@@ -132,12 +137,16 @@ class Cell(peers.Case):
     def dropped(self, server, what):
         harness.wait(f'the server to drop {what}', lambda: self.clients_of(server) == 0, 20)
 
-    def killed_while(self, server, proc):
-        """proc is connected: kill -9, and the server drops it; others are served on."""
+    def prove_client(self, server, proc):
+        """It is connected, and if it is the shim's has moved bytes; beside a native server its counters are the cell's."""
         harness.wait('the client', lambda: self.clients_of(server) >= 1)
         totals = self.proved_client(self.client, proc)
         if totals and self.server_kind == 'native':
             self.add_proof(totals)
+
+    def killed_while(self, server, proc):
+        """proc is connected: kill -9, and the server drops it; others are served on."""
+        self.prove_client(server, proc)
         proc.kill()
         proc.wait(20)
         self.dropped(server, 'a killed client')
@@ -150,6 +159,72 @@ class Cell(peers.Case):
     # Each sort of client: a small exchange, to the given address of the server.
     def small(self, server, host=None):
         raise NotImplementedError
+
+    # Links and devices.
+    def waiting(self, server, env):
+        """A client of the cell, connected, that waits for its server or is at work."""
+        raise NotImplementedError
+
+    def struck(self, strike):
+        """A server and its client when the link or the device goes from under them: both know within 10 s."""
+        if not links.BREAKABLE:
+            self.skipTest("it would break a device that is not the test bed's own")
+        link = links.Link(self)
+        s = self.serve(self.server_kind, bind=[harness.HOST] + [peers.LOCAL] * (not peers.SOFT), env=link.env)
+        s.host = peers.LOCAL
+        self.small(s)
+        self.dropped(s, 'the first client')
+        proc = self.waiting(s, link.env)
+        self.prove_client(s, proc)
+        since = time.monotonic()
+        strike(link)
+        self.unaware(s, proc, since)
+        return s, link
+
+    def unaware(self, server, proc, since):
+        """The shimmed ends must know in time; of natives it is told: one that only waits never knows (T13)."""
+        def left():
+            return ['client'] * (proc.poll() is None and (not self.client.shimmed or links.open_by_rdma(proc.pid) > 0)) + \
+                ['server'] * (self.clients_of(server) > 0)
+        with contextlib.suppress(AssertionError):
+            harness.wait('both sides', lambda: not left(), max(0, PROMISE - (time.monotonic() - since)), 0.1)
+        late = left()
+        shim = {'client': self.client.shimmed, 'server': self.server_kind != 'native'}
+        self.remarks += [f'{time.monotonic() - since:.0f} s later the native {end} does not know' for end in late if not shim[end]]
+        self.assertEqual([end for end in late if shim[end]], [], f'did not know {time.monotonic() - since:.1f} s later')
+        proc.kill()
+        proc.wait(20)
+
+    def works_again(self, server, link):
+        if self.server_kind == 'native' and link.renewed:
+            server.env.pop('VKRDMA_SOFT_FAULT', None)  # its link has been through that
+            self.restarted(server)                     # it knows no device but its first
+        elif self.server_kind != 'native':
+            harness.wait('the listener', lambda: 'rdma' in [x['transport'] for x in harness.stat(server.pid)['listeners']], 60)
+        self.small(server)
+
+    @topic
+    def test_link_down(self):
+        s, link = self.struck(links.Link.down)
+        self.assertTrue(s.alive())
+        link.up()
+        self.works_again(s, link)
+
+    @topic
+    def test_device_removed(self):
+        if not self.client.shimmed and self.server_kind == 'native':
+            self.skipTest('nothing of this project takes part')
+        s, link = self.struck(links.Link.remove)
+        if self.server_kind != 'native':
+            harness.wait('the server to let go of the device', lambda: self.lets_go(s), 20)
+            self.assertEqual(s.plain()('PING'), 'PONG')
+        link.back()
+        self.works_again(s, link)
+
+    @staticmethod
+    def lets_go(server):
+        gauges = server.gauges()
+        return not gauges['qps'] and not gauges['mrs'] and not links.device_files(server.pid)
 
     def addresses(self):
         """A listener on one address serves that one only; one on any address serves all."""
@@ -252,13 +327,16 @@ class Cli(Cell):
             if left == 0 or select.select([proc.stdout], [], [], 3)[0]:
                 return self.expect_line(proc, b'PONG\n', 20)
 
+    def waiting(self, server, env):
+        proc = self.launch(self.client, self.client.argv(server), server, env, stdin=subprocess.PIPE)
+        proc.stdin.write(b'PING\nBLPOP never 0\n')
+        self.expect_line(proc, b'PONG\n', 30)
+        return proc
+
     @topic
     def test_client_killed(self):
         s = self.serve(self.server_kind)
-        proc = self.launch(self.client, self.client.argv(s), s, stdin=subprocess.PIPE)
-        proc.stdin.write(b'PING\nBLPOP never 0\n')
-        self.expect_line(proc, b'PONG\n', 30)
-        self.killed_while(s, proc)
+        self.killed_while(s, self.waiting(s, None))
 
 
 class Benchmark(Cell):
@@ -310,8 +388,9 @@ class Benchmark(Cell):
         self.bench(s, '-n', MANY * 20, '-c', MANY // 2, '--threads', 2)
         self.dropped(s, 'all')
 
-    def endless(self, server):
-        proc = self.launch(self.client, self.client.argv(server, '-t', 'set', '-n', 100000000, '-c', 5, '-d', 3000), server,
+    def waiting(self, server, env):
+        """At work, without end."""
+        proc = self.launch(self.client, self.client.argv(server, '-t', 'set', '-n', 100000000, '-c', 5, '-d', 3000), server, env,
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         # All are connected: valkey-benchmark spins for ever on a connect that failed, over TCP as well.
         harness.wait('all connections', lambda: self.clients_of(server) >= 5)
@@ -323,7 +402,7 @@ class Benchmark(Cell):
     @topic
     def test_restart(self):
         s = self.serve(self.server_kind)
-        proc = self.endless(s)
+        proc = self.waiting(s, None)
         s.kill(signal.SIGKILL)
         if self.client.tool == 'redis-benchmark':  # would go on with new connections for ever
             proc.kill()
@@ -336,7 +415,7 @@ class Benchmark(Cell):
     @topic
     def test_client_killed(self):
         s = self.serve(self.server_kind)
-        self.killed_while(s, self.endless(s))
+        self.killed_while(s, self.waiting(s, None))
 
 
 class Python(Cell):
@@ -394,14 +473,17 @@ class Python(Cell):
             self.expect_line(proc, b'PONG\n', 30)
         self.finish(proc, 20, b'quit\n')
 
-    @topic
-    def test_client_killed(self):
-        s = self.serve(self.server_kind)
-        proc = self.launch(self.client, self.own('session.py', s.rdma), s, stdin=subprocess.PIPE)
+    def waiting(self, server, env):
+        proc = self.launch(self.client, self.own('session.py', server.rdma), server, env, stdin=subprocess.PIPE)
         proc.stdin.write(b'ping\nblpop never\n')
         self.expect_line(proc, b'PONG\n', 30)
         self.expect_line(proc, b'blocked\n')
-        self.killed_while(s, proc)
+        return proc
+
+    @topic
+    def test_client_killed(self):
+        s = self.serve(self.server_kind)
+        self.killed_while(s, self.waiting(s, None))
 
 
 def cells():
@@ -418,13 +500,25 @@ def cells():
                                                    **dict.fromkeys(left_out)})
 
 
+def kept(path):
+    """On the test bed a cell's topics come from several tests of one run."""
+    if 'BED_OUT' in os.environ and os.path.exists(path):
+        with open(path, encoding='utf-8') as f:
+            return json.load(f)
+    return {}
+
+
 def save():
     folder = os.environ.get('VKR_MATRIX')
     if folder:
         os.makedirs(folder, exist_ok=True)
         for cell, topics in outcomes.items():
-            with open(os.path.join(folder, cell + '.json'), 'w', encoding='utf-8') as f:
-                json.dump(topics, f)
+            path = os.path.join(folder, cell + '.json')
+            before = kept(path)
+            proof = {k: before.get('proof', {}).get(k, 0) + topics.get('proof', {}).get(k, 0)
+                     for k in {**before.get('proof', {}), **topics.get('proof', {})}}
+            with open(path, 'w', encoding='utf-8') as f:
+                json.dump({**before, **topics, **({'proof': proof} if proof else {})}, f)
     if os.environ.get('BED_PROOF'):
         with open(os.environ['BED_PROOF'], 'a', encoding='utf-8') as f:
             for topics in outcomes.values():

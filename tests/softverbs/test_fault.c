@@ -5,6 +5,7 @@
 #include "softverbs.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -290,6 +291,39 @@ static void unplug_role(struct tv_side *s)
 	rdma_destroy_event_channel(ch);
 }
 
+static void script_add(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+
+	CHECK_OP(fd, >=, 0);
+	CHECK_EQ(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+	CHECK_EQ(close(fd), 0);
+}
+
+/* Words in a file, each once, when its line is complete; what is no word is told and passed over. */
+static void script_role(struct tv_side *s)
+{
+	char path[] = "/tmp/vkrdma-script-XXXXXX", env[64];
+	int fd = mkstemp(path);
+	struct tv_dev d;
+
+	CHECK_OP(fd, >=, 0);
+	CHECK_EQ(close(fd), 0);
+	snprintf(env, sizeof(env), "script=%s", path);
+	CHECK_EQ(setenv("VKRDMA_SOFT_FAULT", env, 1), 0);
+	tv_dev_open(&d);
+	CHECK(!tv_readable(d.ctx->async_fd, 150));
+	script_add(path, "port_err\nport_act");
+	async_expect(d.ctx, IBV_EVENT_PORT_ERR);
+	CHECK(!tv_readable(d.ctx->async_fd, 150));
+	script_add(path, "ive\nnonsense\ngid_change\n");
+	async_expect(d.ctx, IBV_EVENT_PORT_ACTIVE);
+	async_expect(d.ctx, IBV_EVENT_GID_CHANGE);
+	CHECK_EQ(unlink(path), 0);
+	CHECK(!tv_readable(d.ctx->async_fd, 150));
+	tv_dev_close(&d);
+}
+
 static void timed_role(struct tv_side *s)
 {
 	uint64_t start = tv_ms();
@@ -481,6 +515,7 @@ SOLO(down)
 SOLO(remove)
 SOLO(unplug)
 SOLO(timed)
+SOLO(script)
 SOLO(port_events)
 SOLO(qp_events)
 SOLO(cq_event)
@@ -522,6 +557,7 @@ int main(void)
 	    cmocka_unit_test(test_port_events), cmocka_unit_test(test_qp_events),
 	    cmocka_unit_test(test_cq_event),    cmocka_unit_test(test_stale),
 	    cmocka_unit_test(test_no_rtu),      cmocka_unit_test(test_no_rtu_given_up),
+	    cmocka_unit_test(test_script),
 	};
 
 	cmocka_set_test_filter(getenv("TV_ONLY"));

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The link and the device between the two ends, that go and come back.
+
+On the test bed they are the guest's own; on softverbs what VKRDMA_SOFT_FAULT makes of them, in the processes that were given
+Link.env. Either way both ends are struck at once, and what they send fails.
+"""
+import os
+import subprocess
+
+import peers
+from peers import harness
+
+BED = os.path.join(peers.ROOT, 'tests', 'bed')
+NETDEV, RDMADEV = os.environ.get('BED_NETDEV', ''), os.environ.get('BED_RDMADEV', '')
+# A device that is not the test bed's own must not be broken.
+BREAKABLE = peers.SOFT or os.environ.get('BED_OWN') == '1'
+
+
+def run(*argv, timeout=60):
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        raise AssertionError(f'{argv}: exit code {done.returncode}: {done.stderr}')
+
+
+class Link:
+    def __init__(self, case):
+        self.broken, self.renewed = False, False
+        self.script = os.path.join(case.dir, 'link')
+        self.env = {}
+        if peers.SOFT:
+            self._tell('')
+            self.env = {'VKRDMA_SOFT_FAULT': f'script={self.script}'}
+        case.addCleanup(self.mend)
+
+    def _tell(self, text):
+        with open(self.script, 'a', encoding='ascii') as f:
+            f.write(text)
+
+    def _strike(self, word, *argv):
+        self.broken = True
+        if peers.SOFT:
+            self._tell(word + '\n')
+        else:
+            run(*argv)
+
+    def down(self):
+        self._strike('down', 'ip', 'link', 'set', NETDEV, 'down')
+
+    def remove(self):
+        self._strike('remove', 'rdma', 'link', 'delete', RDMADEV)
+
+    def up(self):
+        """The link is up. Where a connection was open as it went down, soft-RoCE of Linux 6.1 makes no new ones (docs/testbed.md):
+        the device is then made anew, and what a program of no shim holds of the old one is worthless."""
+        self.mend('join')
+        if not peers.SOFT and subprocess.run([os.path.join(BED, 'rping.sh')], stdin=subprocess.DEVNULL, capture_output=True,
+                                             timeout=60, check=False).returncode:
+            run('rdma', 'link', 'delete', RDMADEV)
+            run(os.path.join(BED, 'device.sh'), 'up')
+            self.renewed = True
+
+    def back(self):
+        """There is a device again."""
+        self.mend('return')
+        self.renewed = True
+
+    def mend(self, word='join'):
+        if not self.broken:
+            return
+        self.broken = False
+        if peers.SOFT:
+            self._tell(word + '\n')
+        else:
+            run(os.path.join(BED, 'device.sh'), 'up')
+
+
+def open_by_rdma(pid):
+    """Connections that the program has not closed."""
+    p = harness.stat(pid)
+    return sum(c['transport'] == 'rdma' and c['state'] == 'open' for c in p['connections']) if p else 0
+
+
+def device_files(pid):
+    """Descriptors of RDMA devices."""
+    return {k: n for k, n in harness.fd_kinds(pid).items() if 'infiniband' in k and 'uverbs' in k}
