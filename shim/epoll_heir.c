@@ -137,6 +137,8 @@ static void copy_records(struct fresh *n, struct vkr_item *items)
 		copy = vkr_item_new(n->set, it->file, it->fd, &ev);
 		if (!copy)
 			continue;
+		if (it->off)
+			vkr_real.epoll_ctl(n->fd, EPOLL_CTL_ADD, it->fd, &ev);
 		copy->in_kernel = it->in_kernel;
 		copy->heir = !it->in_kernel || vkr_is_heir(it->file);
 		if (copy->heir)

@@ -89,7 +89,10 @@ static void item_fire(struct vkr_watch *w, uint32_t edge)
 {
 	struct vkr_item *it = vkr_container_of(w, struct vkr_item, watch);
 
-	if (vkr_ready_bits(edge) & (vkr_item_wants(it) | VKR_EDGE_STATE))
+	/* A set that becomes readable says IN to those that hold it, not RDNORM (ep_poll_callback()). */
+	if (it->file->kind != VKR_KIND_EPOLL)
+		edge = vkr_ready_bits(edge);
+	if (edge & (vkr_item_wants(it) | VKR_EDGE_STATE))
 		item_post(it);
 }
 
@@ -197,10 +200,13 @@ static void item_watch(struct vkr_item *it)
 		return;
 	it->watch.fire = item_fire;
 	it->watched = p;
-	vkr_watch_add(p, &it->watch);
-	/* What happened before the watch was there fires no more: ready, or an attempt that has ended already. */
+	/* What happened before the watch was there fires no more: ready, or an attempt that has ended already. What
+	 * fires is posted after it: one change makes one edge. */
+	pthread_mutex_lock(&p->lock);
+	vkr_watch_add_locked(p, &it->watch);
 	if (vkr_file_ready(it->file) & vkr_item_wants(it) || vkr_attempt_ended(it->file))
 		item_post(it);
+	pthread_mutex_unlock(&p->lock);
 }
 
 static void item_unwatch(struct vkr_item *it)
@@ -251,6 +257,7 @@ static void item_make_dual(struct vkr_item *it)
 		it->dual = true;
 		it->set->n_inner += it->file->kind == VKR_KIND_EPOLL;
 	}
+	it->set->one_shots |= (it->events & EPOLLONESHOT) != 0;
 	item_watch(it);
 }
 
@@ -280,7 +287,7 @@ void vkr_items_to_kernel(struct vkr_file *f)
 	{
 		ev.events = it->disabled ? 0 : it->events;
 		ev.data.u64 = it->data;
-		if (!it->in_kernel)
+		if (!it->in_kernel || it->off)
 			vkr_real.epoll_ctl(vkr_epset_fd(it->set), EPOLL_CTL_ADD, it->fd, &ev);
 		vkr_store(&it->set->native, vkr_load(&it->set->native) + 1);
 		vkr_item_free(it);
@@ -295,8 +302,9 @@ void vkr_items_return(struct vkr_file *f)
 	DL_FOREACH2(f->items, it, file_next)
 	{
 		item_unwatch(it);
-		if (it->in_kernel)
+		if (it->in_kernel && !it->off)
 			continue;
+		it->off = false;
 		ev.events = it->disabled ? 0 : it->events;
 		ev.data.u64 = it->data;
 		it->in_kernel = !vkr_real.epoll_ctl(vkr_epset_fd(it->set), EPOLL_CTL_ADD, it->fd, &ev);
@@ -384,11 +392,55 @@ static int ctl_check(int op, const struct vkr_item *it, const struct epoll_event
 	}
 }
 
+/*
+ * A dual's registration has two halves, and EPOLLONESHOT is for both: who reports one silences the other. The kernel
+ * has no call for that (a registration for nothing still reports HUP), so its half is taken out until the item is armed
+ * again.
+ */
+static void kernel_half_out(struct vkr_item *it)
+{
+	struct vkr_file *now = vkr_file_get(it->fd);
+
+	it->off = true;
+	/* The number may be another file's by now. While vkr_ctl_lock is held it keeps its reference. */
+	if (now == it->file)
+		vkr_real.epoll_ctl(vkr_epset_fd(it->set), EPOLL_CTL_DEL, it->fd, NULL);
+	if (now)
+		vkr_file_put(now);
+}
+
+void vkr_items_claimed(struct vkr_epset *set)
+{
+	struct vkr_item *it;
+
+	pthread_mutex_lock(&vkr_ctl_lock);
+	DL_FOREACH2(set->duals, it, next)
+	if (it->disabled && !it->off)
+		kernel_half_out(it);
+	pthread_mutex_unlock(&vkr_ctl_lock);
+}
+
+bool vkr_item_claim(struct vkr_item *it)
+{
+	bool first;
+
+	pthread_mutex_lock(&it->set->lock);
+	first = !it->disabled;
+	it->disabled = true;
+	pthread_mutex_unlock(&it->set->lock);
+	return first;
+}
+
 /* The kernel has it all: its answer counts, and we keep a record in case the file becomes ours later. */
 static int ctl_kernel(struct vkr_epset *set, struct vkr_file *f, struct vkr_item *it, int epfd, int op, int fd,
 		      struct epoll_event *ev)
 {
-	if (vkr_real.epoll_ctl(epfd, op, fd, ev) < 0)
+	bool watched = it && it->watched, off = it && it->off;
+	int r = off ? ctl_check(op, it, ev) : 0;
+
+	if (r)
+		return r;
+	if (!(off && op == EPOLL_CTL_DEL) && vkr_real.epoll_ctl(epfd, off ? EPOLL_CTL_ADD : op, fd, ev) < 0)
 		return -errno;
 	if (vkr_unlikely(vkr_is_shared(f)))
 		vkr_heir_epoll((struct vkr_sock *)f, epfd, op, ev);
@@ -399,7 +451,7 @@ static int ctl_kernel(struct vkr_epset *set, struct vkr_file *f, struct vkr_item
 		pthread_mutex_lock(&set->lock);
 		it->events = ev->events;
 		it->data = ev->data.u64;
-		it->disabled = false;
+		it->disabled = it->off = false;
 		pthread_mutex_unlock(&set->lock);
 	} else if (op == EPOLL_CTL_DEL) {
 		vkr_store(&set->native, vkr_load(&set->native) - 1);
@@ -409,8 +461,8 @@ static int ctl_kernel(struct vkr_epset *set, struct vkr_file *f, struct vkr_item
 	}
 	if (it && vkr_file_pollable(f) && make_mixed(set, epfd) == 0)
 		item_make_dual(it);
-	if (it && it->watched && vkr_file_ready(f) & vkr_item_wants(it))
-		item_post(it);
+	if (watched && vkr_file_ready(f) & vkr_item_wants(it))
+		item_post(it); /* else the watch has done it */
 	return 0;
 }
 

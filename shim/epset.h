@@ -21,6 +21,7 @@ struct vkr_epset {
 	_Atomic int sleepers;  /* changed under lock */
 	_Atomic int in_kernel; /* threads that sleep in the kernel's wait alone: the set was not mixed */
 	int n_inner;           /* sets among the duals */
+	bool one_shots;        /* a dual was registered with EPOLLONESHOT: its halves are claimed together */
 	_Atomic int n_heirs;   /* inherited streams among the items that the kernel's set does not have yet */
 	int efd;               /* guarded */
 	int own; /* guarded: the kernel's set under a number that the application cannot close; mixed sets */
@@ -41,6 +42,7 @@ struct vkr_item {
 	uint64_t data;
 	bool disabled; /* ONESHOT was taken */
 	bool in_kernel, dual;
+	bool off;    /* dual: the kernel's half was taken out when user space reported the ONESHOT */
 	bool heir;   /* an inherited socket's whose half of user space has its turn when the child waits */
 	bool queued; /* on set->ready; under set->lock, as are the links */
 	struct vkr_item *ready_prev, *ready_next;
@@ -66,6 +68,11 @@ static inline int vkr_epset_fd(struct vkr_epset *set)
 
 	return own >= 0 ? own : vkr_file_number(&set->file);
 }
+
+/* User space has reported a dual with EPOLLONESHOT: the kernel's half is to be silent too. No lock held. */
+void vkr_items_claimed(struct vkr_epset *set);
+/* The kernel has reported the item, which is a dual's: false if user space has already. vkr_ctl_lock held. */
+bool vkr_item_claim(struct vkr_item *it);
 
 /* set->lock held. Idempotent. */
 void vkr_ready_add(struct vkr_epset *set, struct vkr_item *it);

@@ -60,6 +60,7 @@ struct collect {
 	int n, max;
 	struct vkr_sock *settle[8]; /* held: attempts that have ended */
 	int n_settle;
+	bool claimed; /* a dual with EPOLLONESHOT */
 };
 
 /* set->lock held. */
@@ -84,10 +85,12 @@ static void collect_item(struct vkr_epset *set, struct vkr_item *it, struct coll
 		return; /* the next edge brings it back */
 	c->evs[c->n].events = ready;
 	c->evs[c->n++].data.u64 = it->data;
-	if (it->events & EPOLLONESHOT)
+	if (it->events & EPOLLONESHOT) {
 		it->disabled = true;
-	else if (!(it->events & EPOLLET))
+		c->claimed |= it->dual;
+	} else if (!(it->events & EPOLLET)) {
 		vkr_ready_add(set, it); /* level-triggered: at the tail, so that everyone has a turn */
+	}
 }
 
 static int collect(struct vkr_epset *set, struct epoll_event *evs, int max)
@@ -109,6 +112,8 @@ static int collect(struct vkr_epset *set, struct epoll_event *evs, int max)
 			vkr_sock_put(c.settle[i]);
 		}
 	} while (c.n_settle && !c.n);
+	if (vkr_unlikely(c.claimed))
+		vkr_items_claimed(set);
 	return c.n;
 }
 
@@ -161,6 +166,7 @@ static int strip_markers(struct vkr_epset *set, struct epoll_event *evs, int n)
  * A set inside this one is readable in the kernel's eyes also when only a marker of ours is: look again once the
  * markers have been dealt with.
  */
+#define IN_BITS   (EPOLLIN | EPOLLRDNORM)
 #define INNER_MAX 8 /* as deep as the kernel nests is 4; wide sets of sets are looked at in part, and reported */
 
 /* Completion events that nobody has taken make every set that holds a channel readable. */
@@ -195,14 +201,14 @@ bool vkr_epset_ready(struct vkr_epset *set)
 	p.fd = vkr_epset_fd(set);
 	DL_FOREACH2(set->duals, it, next)
 	{
-		if (it->file->kind != VKR_KIND_EPOLL || n == INNER_MAX)
+		if (it->file->kind != VKR_KIND_EPOLL || n == INNER_MAX || !(vkr_item_wants(it) & IN_BITS))
 			continue;
 		inner[n++] = (struct vkr_epset *)it->file;
 		vkr_file_hold(it->file);
 	}
 	pthread_mutex_unlock(&vkr_ctl_lock);
 	for (i = 0; i < n; i++) {
-		any |= vkr_epset_ready(inner[i]); /* which also puts its markers to rest */
+		vkr_epset_ready(inner[i]); /* puts its markers to rest; if it is ready, this set has heard of it */
 		vkr_file_put(&inner[i]->file);
 	}
 	any = any || p.fd < 0 || vkr_real.poll(&p, 1, 0) > 0;
@@ -211,24 +217,51 @@ bool vkr_epset_ready(struct vkr_epset *set)
 	return any;
 }
 
+/* vkr_ctl_lock held. The dual that an event of the kernel is from, if it is one to be looked at. */
+static struct vkr_item *dual_of(struct vkr_epset *set, const struct epoll_event *ev)
+{
+	struct vkr_item *it;
+
+	DL_FOREACH2(set->duals, it, next)
+	if (it->data == ev->data.u64 && (it->file->kind == VKR_KIND_EPOLL || it->events & EPOLLONESHOT))
+		return it;
+	return NULL;
+}
+
+/* vkr_ctl_lock held. The kernel has reported a one-shot dual, and disabled it: true if that counts. */
+static bool one_shot_stands(struct vkr_item *it, bool stands)
+{
+	struct epoll_event ev = {.events = it->events, .data.u64 = it->data};
+
+	if (stands)
+		return vkr_item_claim(it);
+	if (!it->disabled) /* it was a marker: armed again */
+		vkr_real.epoll_ctl(vkr_epset_fd(it->set), EPOLL_CTL_MOD, it->fd, &ev);
+	return false;
+}
+
+/* True if an event of the kernel is to be reported: not the marker of a set inside, nor what user space has claimed. */
 static bool event_stands(struct vkr_epset *set, const struct epoll_event *ev)
 {
 	struct vkr_epset *inner = NULL;
 	struct vkr_item *it;
-	bool stands;
+	bool stands = true;
 
 	pthread_mutex_lock(&vkr_ctl_lock);
-	DL_FOREACH2(set->duals, it, next)
-	if (it->data == ev->data.u64 && it->file->kind == VKR_KIND_EPOLL) {
+	it = dual_of(set, ev);
+	if (it && it->file->kind == VKR_KIND_EPOLL) {
 		inner = (struct vkr_epset *)it->file;
 		vkr_file_hold(it->file);
-		break;
+		pthread_mutex_unlock(&vkr_ctl_lock);
+		stands = vkr_epset_ready(inner);
+		pthread_mutex_lock(&vkr_ctl_lock);
+		it = dual_of(set, ev);
 	}
+	if (it && it->events & EPOLLONESHOT)
+		stands = one_shot_stands(it, stands);
 	pthread_mutex_unlock(&vkr_ctl_lock);
-	if (!inner)
-		return true;
-	stands = vkr_epset_ready(inner);
-	vkr_file_put(&inner->file);
+	if (inner)
+		vkr_file_put(&inner->file);
 	return stands;
 }
 
@@ -243,7 +276,7 @@ static int merge_duals(struct vkr_epset *set, struct epoll_event *evs, int n, in
 			;
 		if (j < n)
 			evs[j].events |= evs[i].events;
-		else if (!set->n_inner || event_stands(set, &evs[i]))
+		else if (!(set->n_inner || set->one_shots) || event_stands(set, &evs[i]))
 			evs[out++] = evs[i];
 	}
 	return out;

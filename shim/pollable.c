@@ -21,10 +21,15 @@ void vkr_pollable_set(struct vkr_pollable *p, uint32_t ready, uint32_t edge)
 		w->fire(w, edge);
 }
 
+void vkr_watch_add_locked(struct vkr_pollable *p, struct vkr_watch *w)
+{
+	DL_APPEND(p->watches, w);
+}
+
 void vkr_watch_add(struct vkr_pollable *p, struct vkr_watch *w)
 {
 	pthread_mutex_lock(&p->lock);
-	DL_APPEND(p->watches, w);
+	vkr_watch_add_locked(p, w);
 	pthread_mutex_unlock(&p->lock);
 }
 

@@ -35,6 +35,9 @@ void vkr_pollable_set(struct vkr_pollable *p, uint32_t ready, uint32_t edge);
 void vkr_watch_add(struct vkr_pollable *p, struct vkr_watch *w);
 void vkr_watch_del(struct vkr_pollable *p, struct vkr_watch *w);
 
+/* The same under the lock: what follows before it is released is before any fire. */
+void vkr_watch_add_locked(struct vkr_pollable *p, struct vkr_watch *w);
+
 /* True if w is the only watch. */
 bool vkr_watch_alone(struct vkr_pollable *p, struct vkr_watch *w);
 

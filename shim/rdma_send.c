@@ -521,15 +521,17 @@ static size_t tx_direct(struct vkr_stream *s, struct vkr_iov *cur, size_t left)
 /* ------------------------------------------------------------------ rdma.h */
 
 /* True: go on; else *ret is what send returns. The order is tcp_sendmsg()'s. */
-static bool send_check(struct vkr_stream *s, size_t total, ssize_t *ret)
+static bool send_check(struct vkr_stream *s, size_t total, unsigned how, ssize_t *ret)
 {
 	int err = s->error;
 
 	if (vkr_load(&s->state) != VKR_STREAM_OPEN) {
 		*ret = -EAGAIN;
 	} else if (err) {
-		s->error = 0;
-		vkr_stream_update(s, 0);
+		if (!(how & VKR_IO_MORE)) {
+			s->error = 0;
+			vkr_stream_update(s, 0);
+		}
 		*ret = -err;
 	} else if (s->wr_shut || s->reset) {
 		*ret = -EPIPE;
@@ -570,7 +572,7 @@ static size_t tx_first(struct vkr_stream *s, struct vkr_iov *c, size_t total)
 	return tx_direct(s, c, total);
 }
 
-ssize_t vkr_stream_send(struct vkr_stream *s, const struct iovec *iov, int iovcnt)
+ssize_t vkr_stream_send(struct vkr_stream *s, const struct iovec *iov, int iovcnt, unsigned how)
 {
 	struct vkr_iov c = {.iov = iov, .end = iov + iovcnt};
 	size_t total = 0, done = 0;
@@ -581,7 +583,7 @@ ssize_t vkr_stream_send(struct vkr_stream *s, const struct iovec *iov, int iovcn
 		total += iov[i].iov_len;
 	vkr_depth++;
 	pthread_mutex_lock(&s->p.lock);
-	if (send_check(s, total, &ret)) {
+	if (send_check(s, total, how, &ret)) {
 		done = tx_first(s, &c, total);
 		if (done < total && !s->broken)
 			done += tx_stage(s, &c, total - done);

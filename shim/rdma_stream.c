@@ -502,7 +502,7 @@ static ssize_t rx_nothing(struct vkr_stream *s, unsigned how)
 	if (s->peer_fin)
 		return 0;
 	if (err) {
-		if (!(how & VKR_RECV_MORE)) {
+		if (!(how & VKR_IO_MORE)) {
 			s->error = 0;
 			vkr_stream_update(s, 0);
 		}
@@ -528,7 +528,7 @@ ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, int iovcn
 		ret = rx_nothing(s, how);
 	} else if (vkr_unlikely(!want)) {
 		ret = 0;
-	} else if (how & VKR_RECV_PEEK) {
+	} else if (how & VKR_IO_PEEK) {
 		ret = (ssize_t)vkr_rx_peek(s, iov, want);
 	} else {
 		ret = (ssize_t)vkr_rx_take(s, iov, want);

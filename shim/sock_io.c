@@ -107,7 +107,7 @@ static ssize_t recv_drop(struct vkr_sock *s, size_t total, unsigned how)
 
 	do {
 		iov.iov_len = vkr_min(sizeof(sink), total - done);
-		n = recv_some(s, &iov, 1, done ? VKR_RECV_MORE : how);
+		n = recv_some(s, &iov, 1, done ? VKR_IO_MORE : how);
 		if (n > 0)
 			done += (size_t)n;
 	} while (n > 0 && done < total);
@@ -118,7 +118,7 @@ static ssize_t recv_drop(struct vkr_sock *s, size_t total, unsigned how)
 static ssize_t recv_measure(struct vkr_sock *s, size_t total)
 {
 	struct iovec none = {NULL, 0};
-	ssize_t n = recv_some(s, &none, 1, VKR_RECV_PEEK);
+	ssize_t n = recv_some(s, &none, 1, VKR_IO_PEEK);
 
 	return n < 0 ? n : (ssize_t)vkr_min(vkr_stream_inq(s->stream), total);
 }
@@ -137,7 +137,7 @@ static ssize_t recv_peek_all(struct vkr_sock *s, const struct iovec *iov, int cn
 	int r;
 
 	for (;;) {
-		n = measure ? recv_measure(s, total) : recv_some(s, iov, cnt, VKR_RECV_PEEK);
+		n = measure ? recv_measure(s, total) : recv_some(s, iov, cnt, VKR_IO_PEEK);
 		if ((n <= 0 && n != -EAGAIN) || /* -EXDEV too */ n >= (ssize_t)total ||
 		    vkr_pollable_ready(vkr_stream_pollable(s->stream)) & EPOLLRDHUP)
 			return n;
@@ -179,11 +179,11 @@ static ssize_t do_recv(struct vkr_sock *s, int fd, const struct iovec *iov, int 
 	for (;;) {
 		if (vkr_unlikely(flags & MSG_TRUNC))
 			n = flags & MSG_PEEK ? recv_measure(s, total)
-					     : recv_drop(s, total - done, done ? VKR_RECV_MORE : 0);
+					     : recv_drop(s, total - done, done ? VKR_IO_MORE : 0);
 		else if (vkr_likely(!done))
-			n = recv_some(s, iov, cnt, flags & MSG_PEEK ? VKR_RECV_PEEK : 0);
+			n = recv_some(s, iov, cnt, flags & MSG_PEEK ? VKR_IO_PEEK : 0);
 		else
-			n = recv_some(s, rest, iov_rest(iov, cnt, done, rest, VKR_ARRAY_SIZE(rest)), VKR_RECV_MORE);
+			n = recv_some(s, rest, iov_rest(iov, cnt, done, rest, VKR_ARRAY_SIZE(rest)), VKR_IO_MORE);
 		if (vkr_likely(n > 0)) {
 			done += (size_t)n;
 			if (vkr_likely(!all) || done >= total)
@@ -319,12 +319,12 @@ int vkr_sock_recvmmsg(int fd, struct mmsghdr *v, unsigned n, int flags, struct t
 
 /* ------------------------------------------------------------------ out */
 
-static ssize_t send_some(struct vkr_sock *s, const struct iovec *iov, int cnt)
+static ssize_t send_some(struct vkr_sock *s, const struct iovec *iov, int cnt, unsigned how)
 {
-	ssize_t n = vkr_stream_send(s->stream, iov, cnt);
+	ssize_t n = vkr_stream_send(s->stream, iov, cnt, how);
 
 	if (n == -EAGAIN && vkr_engine_poll() > 0)
-		n = vkr_stream_send(s->stream, iov, cnt);
+		n = vkr_stream_send(s->stream, iov, cnt, how);
 	return n;
 }
 
@@ -348,11 +348,9 @@ static ssize_t do_send(struct vkr_sock *s, const struct iovec *iov, int cnt, siz
 		return -EOPNOTSUPP;
 	for (;;) {
 		if (vkr_likely(!done))
-			n = send_some(s, iov, cnt);
-		else if (vkr_pollable_ready(vkr_stream_pollable(s->stream)) & EPOLLERR)
-			return (ssize_t)done; /* the next call's */
+			n = send_some(s, iov, cnt, 0);
 		else
-			n = send_some(s, rest, iov_rest(iov, cnt, done, rest, VKR_ARRAY_SIZE(rest)));
+			n = send_some(s, rest, iov_rest(iov, cnt, done, rest, VKR_ARRAY_SIZE(rest)), VKR_IO_MORE);
 		if (vkr_likely(n > 0)) {
 			done += (size_t)n;
 			if (vkr_likely(done >= total))

@@ -33,6 +33,30 @@ static void sending(int a, int b)
 	CONF_OK(close(a));
 }
 
+static void *peeker(void *arg)
+{
+	char byte;
+
+	return (void *)(intptr_t)recv(*(int *)arg, &byte, 1, MSG_PEEK);
+}
+
+/* The reset comes while the call is at work: closed, b lives until its reader wakes. */
+static void sending_on(int a, int b)
+{
+	struct conf_thread t;
+	ssize_t n;
+
+	conf_thread_start(&t, peeker, &b);
+	conf_thread_asleep(&t);
+	CONF_OK(close(b));
+	n = send(a, big, BIG, MSG_NOSIGNAL);
+	CONF_EQ((intptr_t)conf_thread_join(&t), 1);
+	CONF_TRUE(n > 0 && n < BIG);
+	CONF_ERR(send(a, "x", 1, MSG_NOSIGNAL), ECONNRESET);
+	CONF_ERR(send(a, "x", 1, MSG_NOSIGNAL), EPIPE);
+	CONF_OK(close(a));
+}
+
 static void receiving(int a, int b)
 {
 	struct conf_thread t;
@@ -56,5 +80,7 @@ CONF_TEST(0)
 	CONF_TRUE(big != NULL);
 	conf_each_role(sending);
 	conf_each_role(receiving);
+	for (int i = 0; i < 20; i++)
+		conf_each_role(sending_on);
 	free(big);
 }

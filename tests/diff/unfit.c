@@ -148,10 +148,6 @@ const char *call_unfit(struct world *w, const struct diff_op *op)
 	     op->kind == DIFF_SELECT) &&
 	    call_any_stuffed(w))
 		return "OUT is the transport's own now";
-	if ((op->kind == DIFF_ADD || op->kind == DIFF_MOD) &&
-	    ((b->what == SLOT_SET && op->flags & EPOLLONESHOT) ||
-	     (b->what == SLOT_LISTENER && op->flags & EPOLLET && pending(w, is_sleep, -1, 0))))
-		return "a fault that is known: README.md";
 	/* Whether a set is still ready when those who poll it look depends on who of the set's own waiters was there
 	 * first. */
 	if ((op->kind == DIFF_WAITPOLL || op->kind == DIFF_WAITSELECT) &&

@@ -198,7 +198,7 @@ static ssize_t send_some(struct vkr_stream *s, const struct iovec *iov, int n)
 {
 	ssize_t ret;
 
-	while ((ret = vkr_stream_send(s, iov, n)) == -EAGAIN)
+	while ((ret = vkr_stream_send(s, iov, n, 0)) == -EAGAIN)
 		stream_wait(s, EPOLLOUT);
 	return ret;
 }
@@ -313,7 +313,7 @@ static ssize_t way_send(struct way *w, struct vkr_stream *s)
 
 	for (i = 0; i < n; i++)
 		w->buf[i] = pattern(w->seed, w->at + i);
-	ret = vkr_stream_send(s, iov, split(w->buf, n, &w->random, iov));
+	ret = vkr_stream_send(s, iov, split(w->buf, n, &w->random, iov), 0);
 	if (ret > 0) {
 		CHECK((size_t)ret <= n);
 		w->at += (uint64_t)ret;
@@ -331,7 +331,7 @@ static ssize_t way_recv(struct way *w, struct vkr_stream *s)
 	int cnt = split(w->buf, n, &w->random, iov);
 
 	if (next_random(&w->random) % 8 == 0)
-		peeked = vkr_stream_recv(s, iov, cnt, VKR_RECV_PEEK);
+		peeked = vkr_stream_recv(s, iov, cnt, VKR_IO_PEEK);
 	ret = vkr_stream_recv(s, iov, cnt, 0);
 	if (ret <= 0)
 		return ret;

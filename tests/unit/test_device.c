@@ -52,7 +52,7 @@ static void expect_end(struct vkr_stream *s, int error)
 	assert_int_equal(vkr_pollable_ready(vkr_stream_pollable(s)),
 			 EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLRDHUP);
 	assert_int_equal(vkr_stream_recv(s, &iov, 1, 0), -error);
-	assert_int_equal(vkr_stream_send(s, &iov, 1), -EPIPE);
+	assert_int_equal(vkr_stream_send(s, &iov, 1, 0), -EPIPE);
 	vkr_stream_close(s, 1000);
 }
 
