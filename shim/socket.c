@@ -457,6 +457,7 @@ void vkr_socket_exit(void)
 	end = vkr_now_ns() + EXIT_MS * 1000000ll;
 	vkr_pump_flush(EXIT_MS);
 	vkr_engine_flush((int)vkr_max((end - vkr_now_ns()) / 1000000, 1));
+	vkr_stats_log();
 }
 
 void vkr_socket_exec(void)

@@ -303,6 +303,31 @@ void vkr_stats_conn_free(struct vkr_conn_stats *c)
 	pthread_mutex_unlock(&lock);
 }
 
+/* Live connections go on: their counters are read, not moved. */
+void vkr_stats_log(void)
+{
+	uint64_t in = 0, out = 0, rdma = 0;
+	uint32_t i;
+
+	if (vkr_log_level < VKR_LOG_DEBUG)
+		return;
+	pthread_mutex_lock(&lock);
+	if (map) {
+		rdma = vkr_load(&map->header.closed.conns_rdma);
+		in = vkr_load(&map->header.closed.immediates_in);
+		out = vkr_load(&map->header.closed.immediates_out);
+		for (i = 0; i < conns.used; i++)
+			if (vkr_load(&map->conns[i].state) != VKR_SLOT_FREE) {
+				in += vkr_load(&map->conns[i].immediates_in);
+				out += vkr_load(&map->conns[i].immediates_out);
+			}
+	}
+	pthread_mutex_unlock(&lock);
+	if (rdma)
+		vkr_debug("carried %llu connections with %llu immediates in and %llu out", (unsigned long long)rdma,
+			  (unsigned long long)in, (unsigned long long)out);
+}
+
 struct vkr_listener_stats *vkr_stats_listener_new(const struct sockaddr *local, const char *rule)
 {
 	struct vkr_listener_stats *l = &overflow_listener;

@@ -110,6 +110,8 @@ void vkr_stats_conn_open(struct vkr_conn_stats *c, enum vkr_transport t,
 			 const char *reason); /* counts conns_rdma/tcp */
 /* Adds its counters to `closed`; a slot that was never opened counts as failed. */
 void vkr_stats_conn_free(struct vkr_conn_stats *c);
+/* What the process has carried so far, as one line of level debug; nothing when it carried nothing. */
+void vkr_stats_log(void);
 
 struct vkr_listener_stats *vkr_stats_listener_new(const struct sockaddr *local, const char *rule);
 void vkr_stats_listener_free(struct vkr_listener_stats *l);

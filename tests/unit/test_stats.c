@@ -4,12 +4,14 @@
 
 #include "guard.h"
 #include "libc_real.h"
+#include "log.h"
 #include "stats.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -356,6 +358,38 @@ static void test_threads(void **state)
 	in_child(threads);
 }
 
+/* The line at the end of a program counts what is closed and what still lives, and nothing is said of nothing. */
+static void log_line(void)
+{
+	char path[] = "/tmp/vkr-stats-log-XXXXXX", text[512] = "";
+	struct vkr_conn_stats *a, *b;
+	int fd = mkstemp(path);
+
+	CHECK(fd >= 0);
+	vkr_log_open(VKR_LOG_DEBUG, path);
+	vkr_stats_log();
+	a = conn(VKR_ROLE_CONNECT);
+	b = conn(VKR_ROLE_ACCEPT);
+	vkr_stats_log();
+	vkr_stats_conn_open(a, VKR_TRANSPORT_RDMA, "");
+	vkr_stats_conn_open(b, VKR_TRANSPORT_RDMA, "");
+	vkr_count(&a->immediates_in, 3);
+	vkr_count(&a->immediates_out, 5);
+	vkr_count(&b->immediates_in, 10);
+	vkr_count(&b->immediates_out, 20);
+	vkr_stats_conn_free(a);
+	vkr_stats_log();
+	CHECK(read(fd, text, sizeof(text) - 1) > 0);
+	CHECK(strstr(text, "debug: carried 2 connections with 13 immediates in and 25 out\n"));
+	CHECK(strchr(text, '\n')[1] == 0);
+	unlink(path);
+}
+
+static void test_log_line(void **state)
+{
+	in_child(log_line);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -369,6 +403,7 @@ int main(void)
 	    cmocka_unit_test(test_no_map_is_harmless),
 	    cmocka_unit_test(test_fork),
 	    cmocka_unit_test(test_threads),
+	    cmocka_unit_test(test_log_line),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
