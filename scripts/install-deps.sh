@@ -101,8 +101,9 @@ native_set=(gcc g++ make libc6-dev dpkg-dev pkg-config libjemalloc-dev libibverb
 # The guest's kernel is not among these: make-guest.sh unpacks it beside.
 bed_set=(qemu-system-x86 busybox-static kmod cpio xz-utils zstd util-linux)
 
-# Python's own suite is not among these: run.py unpacks it beside.
-suites_set=(stress-ng python3-twisted python3-tornado iperf3 wrk memcached libmemcached-tools haproxy nginx-light)
+# What is in source packages only, or not in main, is not among these: tests/suites/debian.py unpacks it beside.
+suites_set=(stress-ng python3-twisted python3-tornado python3-pytest python3-pytest-asyncio python3-async-timeout iperf3 wrk memcached
+	libmemcached-tools haproxy nginx-light rdmacm-utils libevent-dev dpkg-dev redis-server make gcc xz-utils)
 
 case $want in
 build) packages=("${build_set[@]}") ;;
@@ -140,7 +141,12 @@ if [ $want = all ] && ! cmp -s "$node_src/package-lock.json" "$node_cache/instal
 	need_node=yes
 fi
 
-if [ ${#missing[@]} = 0 ] && [ $need_valkey = no ] && [ $need_node = no ]; then
+need_sources=no
+if [ $suites = yes ] && ! /usr/bin/python3 "$here/../tests/suites/debian.py" --cached; then
+	need_sources=yes
+fi
+
+if [ ${#missing[@]} = 0 ] && [ $need_valkey = no ] && [ $need_node = no ] && [ $need_sources = no ]; then
 	[ $quiet = yes ] || say "Everything needed is installed."
 	exit 0
 fi
@@ -148,6 +154,7 @@ say "To be installed:"
 [ ${#missing[@]} = 0 ] || say "  Debian packages: ${missing[*]}"
 [ $need_valkey = no ] || say "  Debian packages: valkey-server valkey-tools (from $codename, or $codename-backports)"
 [ $need_node = no ] || say "  npm package ioredis for one interoperability test, into $node_cache"
+[ $need_sources = no ] || say "  tests of Debian's source packages, unpacked beside (tests/suites/debian.py)"
 [ $print = no ] || exit 0
 if [ "$(id -u)" != 0 ]; then
 	command -v sudo >/dev/null || fail "not root, and no sudo: ask an administrator to run scripts/install-deps.sh"
@@ -244,5 +251,8 @@ if [ $need_node = yes ]; then
 		tail -n 5 "$work/npm.log" >&2
 		say "  warning: npm could not install ioredis: its test will be skipped, with this reason"
 	fi
+fi
+if [ $need_sources = yes ]; then
+	/usr/bin/python3 "$here/../tests/suites/debian.py" || say "  warning: suites that need these say so, and are not run"
 fi
 say "Installed."

@@ -3,13 +3,16 @@
 #
 # Runs other people's test suites natively and carried, and prints what passed both ways and every difference.
 #
-#   scripts/suites.sh [--no-install] [--list] [--work DIR] [NAME...]
+#   scripts/suites.sh [--no-install] [--list] [--docs] [--work DIR] [NAME...]
 #
 #   NAME          one suite (--list names them); without any: all, about an hour
+#   --list        the suites' names
+#   --docs        run nothing; write docs/suites.md from each suite's newest result
 #   --no-install  do not install missing Debian packages first (scripts/install-deps.sh --suites), nor build
 #   --work DIR    where results and outputs are kept; default: build/suites
 #
-# Exit code 0 only when every difference is explained in tests/suites/README.md and every suite was really carried.
+# Exit code 0 only when every suite ran, its connections were really carried, and every difference is explained in
+# tests/suites/README.md.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -19,10 +22,10 @@ for arg in "$@"; do
 	case $arg in
 	--no-install) install=no ;;
 	-h | --help)
-		sed -n '3,12s/^# \{0,1\}//p' "$0"
+		sed -n '3,16s/^# \{0,1\}//p' "$0"
 		exit 0
 		;;
-	--list) install=no args+=("$arg") ;;
+	--list | --docs) install=no args+=("$arg") ;;
 	*) args+=("$arg") ;;
 	esac
 done
