@@ -199,6 +199,8 @@ def hiredis(mode, work):
             # What it prints between a test's name and its result stands on lines of its own.
             tests[name] = {'PASSED': 'ok', 'SKIPPED': 'skip'}.get(m.group(2), 'fail')
             last = name
+        elif re.match(r'\t\(\d+x .*: [\d.]+s\)$', line):
+            tests[last] = 'ok'  # of Throughput, which says how long it took
         elif m := re.match(r'.*(PASSED|SKIPPED)$', line):
             tests[last] = {'PASSED': 'ok', 'SKIPPED': 'skip'}[m.group(1)]
     tests['exit'] = 'ok' if status == 0 else 'fail'
