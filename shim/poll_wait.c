@@ -13,6 +13,7 @@
 #include "guard.h"
 #include "libc_raw.h"
 #include "libc_real.h"
+#include "nofile.h"
 #include "pump.h"
 #include "sock.h"
 #include "socket.h"
@@ -559,18 +560,24 @@ static int64_t deadline_from(const struct timespec *t)
 	return vkr_now_ns() + t->tv_sec * 1000000000ll + t->tv_nsec;
 }
 
-/* The kernel refuses more entries than RLIMIT_NOFILE before it looks at one. */
+/* The kernel refuses more entries than RLIMIT_NOFILE before it looks at one; the limit is the application's own. */
 static bool too_many(nfds_t n)
 {
+	rlim_t app = vkr_limits_app();
 	struct rlimit rl;
 
+	if (app != RLIM_INFINITY || n <= 1024)
+		return n > app;
 	return vkr_real.getrlimit(RLIMIT_NOFILE, &rl) < 0 || n > rl.rlim_cur;
 }
 
 int vkr_poll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask)
 {
-	if (!n || !concerned() || bad_timeout(timeout) || vkr_bad_pointer(fds, n * sizeof(*fds)) ||
-	    (n > 1024 && too_many(n)))
+	if (!n || !concerned() || bad_timeout(timeout))
+		return VKR_PASS;
+	if (too_many(n))
+		return -EINVAL;
+	if (vkr_bad_pointer(fds, n * sizeof(*fds)))
 		return VKR_PASS;
 	vkr_fork_check();
 	return poll_until(fds, n, deadline_from(timeout), mask);

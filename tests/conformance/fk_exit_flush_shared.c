@@ -45,8 +45,15 @@ static void parent(int fd, pid_t pid)
 	CONF_OK(close(fd));
 }
 
+/* In a process of its own: what forks has no socket, nor has it had one. */
+static void first(void *arg)
+{
+	(void)arg;
+	conf_two(parent, child);
+}
+
 CONF_TEST(0)
 {
-	conf_two(parent, child);
+	conf_join(conf_fork(first, NULL));
 	conf_two(parent, grandchild);
 }

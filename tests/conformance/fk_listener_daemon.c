@@ -67,8 +67,7 @@ static void owner(void *arg)
 
 static void client(uint16_t port)
 {
-	struct sockaddr_in sin = {
-	    .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_in sin = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = conf_addr4()};
 	int c = (int)CONF_OK(socket(AF_INET, SOCK_STREAM, 0));
 	char x;
 
