@@ -19,6 +19,8 @@
 #define VKR_ARRAY_SIZE(a)                 (sizeof(a) / sizeof((a)[0]))
 #define VKR_EXPORT                        __attribute__((visibility("default")))
 #define VKR_PRINTF(f, a)                  __attribute__((format(printf, f, a)))
+#define VKR_INLINE                        inline __attribute__((always_inline)) /* on the path of every request */
+#define VKR_COLD                          __attribute__((noinline, cold))
 #define VKR_TLS                           __thread __attribute__((tls_model("initial-exec")))
 
 #define vkr_min(a, b) ((a) < (b) ? (a) : (b))

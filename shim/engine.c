@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define POLL_BATCH 32
 /* A poll that is not about to sleep leaves after this many batches: other work waits, and nothing is lost. */
 #define POLL_ROUNDS 64
 #define EVENT_BATCH 16
@@ -53,9 +52,9 @@ static struct vkr_endpoint *cq_find(struct vkr_cq *c, uint32_t qp_num)
 /* Hands each QP its completions of the batch in one call: one lock, one repost, one wake-up a stream. */
 static void cq_dispatch(struct vkr_cq *c, struct ibv_wc *wc, int n)
 {
-	struct vkr_endpoint *eps[POLL_BATCH], *ep;
-	struct ibv_wc *mine[POLL_BATCH];
-	uint8_t next[POLL_BATCH];
+	struct vkr_endpoint *eps[VKR_POLL_BATCH], *ep;
+	struct ibv_wc *mine[VKR_POLL_BATCH];
+	uint8_t next[VKR_POLL_BATCH];
 	int i, n_eps = 0, count;
 
 	c->batch++;
@@ -85,18 +84,18 @@ static void cq_dispatch(struct vkr_cq *c, struct ibv_wc *wc, int n)
 /* CQ lock held. `empty`: until a poll finds nothing, as an arming needs; else until a batch comes short. */
 static int cq_drain(struct vkr_cq *c, bool empty)
 {
-	struct ibv_wc wc[POLL_BATCH];
+	struct ibv_wc wc[VKR_POLL_BATCH];
 	int n, total = 0, rounds;
 
 	if (!c->cq)
 		return 0; /* its device has gone */
 	for (rounds = 0; empty || rounds < POLL_ROUNDS; rounds++) {
-		n = ibv_poll_cq(c->cq, POLL_BATCH, wc);
+		n = ibv_poll_cq(c->cq, VKR_POLL_BATCH, wc);
 		if (n <= 0)
 			break;
 		cq_dispatch(c, wc, n);
 		total += n;
-		if (!empty && n < POLL_BATCH)
+		if (!empty && n < VKR_POLL_BATCH)
 			break;
 	}
 	return total;

@@ -59,6 +59,8 @@ void vkr_progress_unlock(void);
 
 /* ------------------------------------------------------------------ devices and completion queues (engine.c) */
 
+#define VKR_POLL_BATCH 32 /* completions at once */
+
 struct vkr_cq;
 struct vkr_device;
 

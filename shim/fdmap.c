@@ -47,30 +47,6 @@ static vkr_entry *entry_make(int fd)
 	return vkr_fd_entry(fd);
 }
 
-struct vkr_file *vkr_file_get(int fd)
-{
-	vkr_entry *e = vkr_fd_entry(fd);
-	struct vkr_file *f;
-	uint32_t refs;
-
-	if (!e)
-		return NULL;
-	for (;;) {
-		f = vkr_load_acq(e);
-		if (!f)
-			return NULL;
-		refs = vkr_load(&f->refs);
-		while (refs && !atomic_compare_exchange_weak_explicit(&f->refs, &refs, refs + 1, memory_order_acquire,
-								      memory_order_relaxed))
-			;
-		if (!refs)
-			continue; /* being freed: the number is about to change */
-		if (vkr_likely(vkr_load_acq(e) == f))
-			return f;
-		vkr_file_put(f);
-	}
-}
-
 int vkr_file_install(int fd, struct vkr_file *f)
 {
 	vkr_entry *e = entry_make(fd);
@@ -191,12 +167,10 @@ struct vkr_epset *vkr_epset_new(void)
 	return e;
 }
 
-void vkr_file_put(struct vkr_file *f)
+void vkr_file_end(struct vkr_file *f)
 {
 	struct vkr_file **pool;
 
-	if (atomic_fetch_sub_explicit(&f->refs, 1, memory_order_acq_rel) != 1)
-		return;
 	/* What a forked child inherited is the parent's: nothing to take down, only the memory is reused. */
 	if (vkr_file_inherited(f))
 		vkr_file_disinherit(f);
@@ -213,27 +187,6 @@ void vkr_file_put(struct vkr_file *f)
 	f->next_free = *pool;
 	*pool = f;
 	pthread_mutex_unlock(&pool_lock);
-}
-
-static struct vkr_file *get_kind(int fd, enum vkr_kind kind)
-{
-	struct vkr_file *f = vkr_file_get(fd);
-
-	if (f && f->kind != kind) {
-		vkr_file_put(f);
-		return NULL;
-	}
-	return f;
-}
-
-struct vkr_sock *vkr_sock_get(int fd)
-{
-	return (struct vkr_sock *)get_kind(fd, VKR_KIND_SOCK);
-}
-
-struct vkr_epset *vkr_epset_get(int fd)
-{
-	return (struct vkr_epset *)get_kind(fd, VKR_KIND_EPOLL);
 }
 
 /* ------------------------------------------------------------------ numbers come and go */

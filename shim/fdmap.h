@@ -15,6 +15,7 @@
 #define VKR_FDMAP_H
 
 #include "base.h"
+#include "socket.h"
 
 extern pthread_mutex_t vkr_ctl_lock;
 
@@ -35,9 +36,36 @@ struct vkr_file {
 
 extern uint32_t vkr_fork_generation;
 
+/* Takes down a file whose last reference has gone. */
+void vkr_file_end(struct vkr_file *f);
+static inline void vkr_file_put(struct vkr_file *f)
+{
+	if (vkr_unlikely(atomic_fetch_sub_explicit(&f->refs, 1, memory_order_acq_rel) == 1))
+		vkr_file_end(f);
+}
+
 /* A reference, or NULL for a number that we do not track. */
-struct vkr_file *vkr_file_get(int fd);
-void vkr_file_put(struct vkr_file *f);
+static VKR_INLINE struct vkr_file *vkr_file_get(int fd)
+{
+	vkr_entry *e = vkr_fd_entry(fd);
+	struct vkr_file *f;
+	uint32_t refs;
+
+	if (!e)
+		return NULL;
+	while ((f = vkr_load_acq(e))) {
+		refs = vkr_load(&f->refs);
+		/* None left: it is being taken down, and the number is about to change. */
+		if (!refs || !atomic_compare_exchange_weak_explicit(&f->refs, &refs, refs + 1, memory_order_acquire,
+								    memory_order_relaxed))
+			continue;
+		if (vkr_likely(vkr_load_acq(e) == f))
+			return f;
+		vkr_file_put(f);
+	}
+	return NULL;
+}
+
 static inline void vkr_file_hold(struct vkr_file *f)
 {
 	atomic_fetch_add_explicit(&f->refs, 1, memory_order_relaxed);
@@ -55,8 +83,24 @@ static inline void vkr_file_putp(struct vkr_file **f)
 }
 
 /* The same, of one kind only: a file of another kind is NULL. */
-struct vkr_sock *vkr_sock_get(int fd);
-struct vkr_epset *vkr_epset_get(int fd);
+static VKR_INLINE struct vkr_file *vkr_file_get_kind(int fd, enum vkr_kind kind)
+{
+	struct vkr_file *f = vkr_file_get(fd);
+
+	if (vkr_unlikely(f && f->kind != kind)) {
+		vkr_file_put(f);
+		return NULL;
+	}
+	return f;
+}
+static VKR_INLINE struct vkr_sock *vkr_sock_get(int fd)
+{
+	return (struct vkr_sock *)vkr_file_get_kind(fd, VKR_KIND_SOCK);
+}
+static VKR_INLINE struct vkr_epset *vkr_epset_get(int fd)
+{
+	return (struct vkr_epset *)vkr_file_get_kind(fd, VKR_KIND_EPOLL);
+}
 
 /* One reference, no number yet. NULL: out of memory. */
 struct vkr_sock *vkr_sock_new(int domain, int type, int protocol);

@@ -14,17 +14,18 @@ struct vkr_iov {
 	size_t off;
 };
 
-/* Up to n bytes that lie together: where, and how many. 0 for an empty entry, whose base need be no address. */
+/* Up to n bytes that lie together, n > 0: where, and how many. */
 static inline size_t vkr_iov_piece(struct vkr_iov *c, size_t n, void **at)
 {
-	size_t part = vkr_min(c->iov->iov_len - c->off, n);
+	size_t part;
 
-	*at = part ? (char *)c->iov->iov_base + c->off : NULL;
-	c->off += part;
-	if (c->off == c->iov->iov_len) {
+	while (c->off == c->iov->iov_len) {
 		c->iov++;
 		c->off = 0;
 	}
+	part = vkr_min(c->iov->iov_len - c->off, n);
+	*at = (char *)c->iov->iov_base + c->off;
+	c->off += part;
 	return part;
 }
 
@@ -35,8 +36,7 @@ static inline void vkr_iov_scatter(struct vkr_iov *c, const uint8_t *from, size_
 
 	for (; n; n -= part, from += part) {
 		part = vkr_iov_piece(c, n, &at);
-		if (part)
-			memcpy(at, from, part);
+		memcpy(at, from, part);
 	}
 }
 
@@ -47,8 +47,7 @@ static inline void vkr_iov_gather(struct vkr_iov *c, uint8_t *to, size_t n)
 
 	for (; n; n -= part, to += part) {
 		part = vkr_iov_piece(c, n, &at);
-		if (part)
-			memcpy(to, at, part);
+		memcpy(to, at, part);
 	}
 }
 

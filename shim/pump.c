@@ -386,7 +386,7 @@ static void end_in(struct vkr_pump *p)
 static ssize_t give(struct vkr_pump *p, size_t n)
 {
 	struct iovec iov = {chunk, n};
-	ssize_t r = vkr_stream_send(p->stream, &iov, 1, 0);
+	ssize_t r = vkr_stream_send(p->stream, &iov, 1, n, 0);
 
 	if (r > 0 || r == -EAGAIN || r == -ENOMEM)
 		return r > 0 ? r : -EAGAIN;

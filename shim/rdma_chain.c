@@ -5,22 +5,10 @@
 
 #include <string.h>
 
-void vkr_chain_post(struct vkr_stream *s, struct vkr_chain *c)
+void vkr_chain_failed(struct vkr_stream *s, int ret)
 {
-	struct ibv_send_wr *bad;
-	int i, ret;
-
-	if (!c->n)
-		return;
-	for (i = 0; i < c->n - 1; i++)
-		c->wr[i].next = &c->wr[i + 1];
-	c->wr[i].next = NULL;
-	ret = ibv_post_send(s->qp, c->wr, &bad);
-	c->n = c->n_sge = 0;
-	if (ret) {
-		vkr_info("a send could not be posted: error %d", ret > 0 ? ret : errno);
-		vkr_stream_break(s, ECONNRESET);
-	}
+	vkr_info("a send could not be posted: error %d", ret > 0 ? ret : errno);
+	vkr_stream_break(s, ECONNRESET);
 }
 
 void vkr_chain_message(struct vkr_stream *s, struct vkr_chain *c, const struct vkr_message *m)

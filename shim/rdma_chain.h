@@ -10,7 +10,7 @@
 
 #define VKR_CHAIN 16
 
-/* Not cleared: it is large, and what is used gets set. */
+/* Not cleared: it is large. What a request's opcode looks at gets set. */
 struct vkr_chain {
 	int n, n_sge;
 	struct ibv_send_wr wr[VKR_CHAIN];
@@ -23,7 +23,23 @@ static inline void vkr_chain_begin(struct vkr_chain *c)
 	c->n = c->n_sge = 0;
 }
 
-void vkr_chain_post(struct vkr_stream *s, struct vkr_chain *c);
+VKR_COLD void vkr_chain_failed(struct vkr_stream *s, int ret);
+
+static inline void vkr_chain_post(struct vkr_stream *s, struct vkr_chain *c)
+{
+	struct ibv_send_wr *bad;
+	int i, ret;
+
+	if (!c->n)
+		return;
+	for (i = 0; i < c->n - 1; i++)
+		c->wr[i].next = &c->wr[i + 1];
+	c->wr[i].next = NULL;
+	ret = ibv_post_send(s->qp, c->wr, &bad);
+	c->n = c->n_sge = 0;
+	if (vkr_unlikely(ret))
+		vkr_chain_failed(s, ret);
+}
 
 /* Room for n requests of together n_sge entries: posts what is there if need be. */
 static inline void vkr_chain_room(struct vkr_stream *s, struct vkr_chain *c, int n, int n_sge)
@@ -32,18 +48,19 @@ static inline void vkr_chain_room(struct vkr_stream *s, struct vkr_chain *c, int
 		vkr_chain_post(s, c);
 }
 
-/* The next request; the caller has looked at the send queue, and adds opcode and entries. */
+/* The next request; the caller has looked at the send queue, and adds the opcode, what belongs to it, and entries. */
 static inline struct ibv_send_wr *vkr_chain_next(struct vkr_stream *s, struct vkr_chain *c, bool signaled)
 {
 	struct ibv_send_wr *wr = &c->wr[c->n++];
 	struct vkr_tx *tx = &s->tx;
 
-	memset(wr, 0, sizeof(*wr));
 	wr->wr_id = (uint64_t)s->ep.generation << 32 | (tx->posted & VKR_WR_SEQ);
 	wr->sg_list = &c->sge[c->n_sge];
+	wr->num_sge = 0;
+	wr->send_flags = 0;
 	tx->posted++;
 	if (++tx->unsignaled >= VKR_SEND_SIGNAL || signaled) {
-		wr->send_flags |= IBV_SEND_SIGNALED;
+		wr->send_flags = IBV_SEND_SIGNALED;
 		tx->unsignaled = 0;
 	}
 	return wr;

@@ -67,7 +67,7 @@ static void ring_refresh(struct vkr_stream *s, uint8_t i)
  * The peer has filled its ring and waits. With a second buffer it need not wait for the application (T8): everything it
  * wrote to the old one has been received, so what comes next can only be for the new one.
  */
-static void ring_filled(struct vkr_stream *s)
+void vkr_rx_filled(struct vkr_stream *s)
 {
 	if (s->rd == s->wr && !vkr_config.late_refresh)
 		ring_refresh(s, 1 - s->wr);
@@ -177,23 +177,6 @@ bool vkr_rx_trim(struct vkr_stream *s, int64_t now)
 
 /* ------------------------------------------------------------------ bytes */
 
-uint32_t vkr_rx_room(const struct vkr_stream *s)
-{
-	const struct vkr_rx_ring *ring = &s->rx[s->wr];
-
-	return ring->len - (s->credits ? ring->received - ring->consumed : ring->received);
-}
-
-void vkr_rx_arrived(struct vkr_stream *s, uint32_t n)
-{
-	struct vkr_rx_ring *ring = &s->rx[s->wr];
-
-	ring->received += n;
-	s->rxc.total += n;
-	if (!s->credits && ring->received == ring->len && !s->app_closed)
-		ring_filled(s);
-}
-
 /* Up to n bytes of the ring from `pos` on, as far as they lie in one piece. */
 static uint32_t ring_piece(const struct vkr_stream *s, const struct vkr_rx_ring *ring, uint32_t pos, uint32_t n,
 			   uint8_t **at)
@@ -227,22 +210,26 @@ size_t vkr_rx_take(struct vkr_stream *s, const struct iovec *iov, size_t want)
 {
 	struct vkr_iov c = {.iov = iov};
 	size_t done = 0;
+	uint8_t *from;
+	uint32_t n;
+	void *to;
 
-	while (done < want && s->inq) {
+	/* Piece by piece, of the ring and of the buffers at once. */
+	for (want = vkr_min(want, s->inq); done < want; done += n) {
 		struct vkr_rx_ring *ring = &s->rx[s->rd];
-		uint32_t n = (uint32_t)vkr_min(want - done, (size_t)(ring->received - ring->consumed));
-		uint8_t *at;
 
-		n = ring_piece(s, ring, ring->consumed, n, &at);
-		if (iov)
-			vkr_iov_scatter(&c, at, n);
+		n = (uint32_t)vkr_min(want - done, (size_t)(ring->received - ring->consumed));
+		n = ring_piece(s, ring, ring->consumed, n, &from);
+		if (iov && n) {
+			n = (uint32_t)vkr_iov_piece(&c, n, &to);
+			memcpy(to, from, n);
+		}
 		ring->consumed += n;
 		s->inq -= n;
-		done += n;
 		if (!s->credits) {
 			if (ring->consumed == ring->len)
 				ring_emptied(s);
-		} else if (s->rd != s->wr && ring->consumed == ring->received) {
+		} else if (vkr_unlikely(s->rd != s->wr) && ring->consumed == ring->received) {
 			ring_left(s);
 		}
 	}

@@ -457,8 +457,7 @@ static uint32_t direct_sges(struct vkr_stream *s, struct vkr_iov *c, uint32_t n,
 	*count = 0;
 	while (done < n && *count < s->max_sge) {
 		part = vkr_iov_piece(c, n - done, &at);
-		if (part)
-			sge[(*count)++] = (struct ibv_sge){.addr = (uintptr_t)at, .length = (uint32_t)part};
+		sge[(*count)++] = (struct ibv_sge){.addr = (uintptr_t)at, .length = (uint32_t)part};
 		done += (uint32_t)part;
 	}
 	return done;
@@ -572,28 +571,53 @@ static size_t tx_first(struct vkr_stream *s, struct vkr_iov *c, size_t total)
 	return tx_direct(s, c, total);
 }
 
-ssize_t vkr_stream_send(struct vkr_stream *s, const struct iovec *iov, int iovcnt, unsigned how)
+/* Most sends: a buffer that is one message in one piece. False: nothing was done. */
+static VKR_INLINE bool tx_one(struct vkr_stream *s, const struct iovec *iov, size_t total)
+{
+	struct vkr_tx *tx = &s->tx;
+	uint32_t n = (uint32_t)total;
+	struct vkr_chain c;
+
+	if (total > vkr_min(s->inline_max, VKR_WRITE_MAX) || queued(tx) || !tx->ready || n > tx->len - tx->off ||
+	    vkr_credit_rides(s) || tx_room(s, n) < n)
+		return false;
+	vkr_chain_begin(&c);
+	c.sge[0] = (struct ibv_sge){.addr = (uintptr_t)iov->iov_base, .length = n};
+	direct_request(&c, vkr_chain_data(s, &c, n, n, false), 1);
+	vkr_chain_post(s, &c);
+	return true;
+}
+
+static ssize_t tx_any(struct vkr_stream *s, const struct iovec *iov, int iovcnt, size_t total)
 {
 	struct vkr_iov c = {.iov = iov, .end = iov + iovcnt};
-	size_t total = 0, done = 0;
-	ssize_t ret;
-	int i;
+	size_t done = tx_first(s, &c, total);
 
-	for (i = 0; i < iovcnt; i++)
-		total += iov[i].iov_len;
+	if (done < total && !s->broken)
+		done += tx_stage(s, &c, total - done);
+	if (queued(&s->tx) && !s->stall_counted && !s->credits) {
+		s->stall_counted = true;
+		vkr_count(&s->stats->stalls, 1);
+	}
+	if (done < total)
+		s->nospace = true;
+	return done ? (ssize_t)done : s->tx.cap || s->broken ? -EAGAIN : -ENOMEM;
+}
+
+ssize_t vkr_stream_send(struct vkr_stream *s, const struct iovec *iov, int iovcnt, size_t total, unsigned how)
+{
+	ssize_t ret = (ssize_t)total;
+
 	vkr_depth++;
 	pthread_mutex_lock(&s->p.lock);
-	if (send_check(s, total, how, &ret)) {
-		done = tx_first(s, &c, total);
-		if (done < total && !s->broken)
-			done += tx_stage(s, &c, total - done);
-		if (queued(&s->tx) && !s->stall_counted && !s->credits) {
-			s->stall_counted = true;
-			vkr_count(&s->stats->stalls, 1);
+	if ((vkr_stream_plain(s) && total) || send_check(s, total, how, &ret)) {
+		if (vkr_likely(iovcnt == 1 && tx_one(s, iov, total))) {
+			tx_wait(s);
+			if (vkr_unlikely(s->tx.control))
+				vkr_tx_push(s);
+		} else {
+			ret = tx_any(s, iov, iovcnt, total);
 		}
-		if (done < total)
-			s->nospace = true;
-		ret = done ? (ssize_t)done : s->tx.cap || s->broken ? -EAGAIN : -ENOMEM;
 		vkr_stream_update(s, 0);
 	}
 	pthread_mutex_unlock(&s->p.lock);

@@ -89,8 +89,7 @@ void vkr_stream_free(struct vkr_stream *s)
 
 /* ------------------------------------------------------------------ readiness */
 
-/* As tcp_poll() has it. */
-static uint32_t stream_mask(const struct vkr_stream *s)
+uint32_t vkr_stream_mask(const struct vkr_stream *s)
 {
 	uint32_t m = s->handed_over ? VKR_EDGE_STATE : 0;
 
@@ -107,17 +106,6 @@ static uint32_t stream_mask(const struct vkr_stream *s)
 	if (!s->nospace || s->wr_shut || s->peer_closed)
 		m |= EPOLLOUT;
 	return m;
-}
-
-void vkr_stream_update(struct vkr_stream *s, uint32_t edge)
-{
-	uint32_t m = stream_mask(s), before = vkr_load(&s->p.ready);
-
-	/* What was not so before has happened just now, whoever brought it about: a thread that reads may find credit
-	 * and thereby make room for one that waits to write. */
-	edge |= m & ~before;
-	if (edge || m != before)
-		vkr_pollable_set(&s->p, m, edge & (m | VKR_EDGE_STATE));
 }
 
 void vkr_stream_break(struct vkr_stream *s, int error)
@@ -231,7 +219,15 @@ static void on_data(struct vkr_stream *s, uint32_t n, uint32_t *edge)
 	vkr_rx_arrived(s, n);
 }
 
-static void on_immediate(struct vkr_stream *s, const struct ibv_wc *wc, uint32_t *edge)
+static VKR_COLD void bad_immediate(struct vkr_stream *s, uint32_t imm_be, int why)
+{
+	if (why == -EPROTO)
+		vkr_stream_violation(s, "an immediate 0x%x of no kind", ntohl(imm_be));
+	else
+		vkr_stream_violation(s, "an immediate 0x%x where %u bytes fit", ntohl(imm_be), vkr_rx_room(s));
+}
+
+static inline void on_immediate(struct vkr_stream *s, const struct ibv_wc *wc, uint32_t *edge)
 {
 	uint32_t n = 0, room = vkr_rx_room(s);
 	enum vkr_imm type = VKR_IMM_DATA;
@@ -242,11 +238,9 @@ static void on_immediate(struct vkr_stream *s, const struct ibv_wc *wc, uint32_t
 		ret = vkr_wire_imm_decode(wc->imm_data, &type, &n);
 	else
 		ret = vkr_wire_immediate(wc->imm_data, room, &n);
-	if (ret == -EPROTO)
-		vkr_stream_violation(s, "an immediate 0x%x of no kind", ntohl(wc->imm_data));
-	else if (ret || (type == VKR_IMM_DATA && n > room))
-		vkr_stream_violation(s, "an immediate 0x%x where %u bytes fit", ntohl(wc->imm_data), room);
-	else if (type == VKR_IMM_DATA)
+	if (vkr_unlikely(ret || (type == VKR_IMM_DATA && n > room)))
+		bad_immediate(s, wc->imm_data, ret);
+	else if (vkr_likely(type == VKR_IMM_DATA))
 		on_data(s, n, edge);
 	else
 		vkr_credit_imm(s, type, n, edge);
@@ -335,7 +329,7 @@ static void on_message(struct vkr_stream *s, const struct vkr_message *m, uint32
 	}
 }
 
-static void on_control(struct vkr_stream *s, const struct ibv_wc *wc, uint32_t idx, uint32_t *edge)
+static VKR_COLD void on_control(struct vkr_stream *s, const struct ibv_wc *wc, uint32_t idx, uint32_t *edge)
 {
 	uint8_t copy[VKR_WIRE_SIZE];
 	struct vkr_message m;
@@ -357,7 +351,7 @@ static void on_control(struct vkr_stream *s, const struct ibv_wc *wc, uint32_t i
 		on_message(s, &m, edge);
 }
 
-static void on_failure(struct vkr_stream *s, const struct ibv_wc *wc)
+static VKR_COLD void on_failure(struct vkr_stream *s, const struct ibv_wc *wc)
 {
 	char who[64];
 
@@ -402,6 +396,15 @@ static void on_success(struct vkr_stream *s, const struct ibv_wc *wc, uint32_t *
 		on_control(s, wc, low, edge);
 }
 
+/* With credits the peer is told of receives once they are posted again, not before. */
+static void repost(struct vkr_stream *s)
+{
+	if (vkr_stream_post_receives(s, s->repost, s->n_repost))
+		vkr_stream_break(s, ECONNRESET);
+	s->rxc.now.messages += (uint32_t)s->n_repost;
+	s->n_repost = 0;
+}
+
 static void stream_complete(struct vkr_endpoint *ep, struct ibv_wc *const *wc, int n)
 {
 	struct vkr_stream *s = vkr_container_of(ep, struct vkr_stream, ep);
@@ -411,7 +414,6 @@ static void stream_complete(struct vkr_endpoint *ep, struct ibv_wc *const *wc, i
 
 	pthread_mutex_lock(&s->p.lock);
 	nospace = s->nospace;
-	s->n_repost = 0;
 	for (i = 0; i < n; i++) {
 		if (wc[i]->status == IBV_WC_SUCCESS)
 			on_success(s, wc[i], &edge);
@@ -420,20 +422,21 @@ static void stream_complete(struct vkr_endpoint *ep, struct ibv_wc *const *wc, i
 	}
 	if (s->phase < VKR_PH_FLUSH && !s->broken) {
 		/* Receives first: an echo or a refresh tells the peer that they are back. */
-		if (s->n_repost && vkr_stream_post_receives(s, s->repost, s->n_repost))
-			vkr_stream_break(s, ECONNRESET);
-		s->rxc.now.messages += (uint32_t)s->n_repost;
+		if (s->n_repost >= (s->credits ? VKR_REPOST : 1))
+			repost(s);
 		if (s->credits)
-			vkr_credit_due(s);
-		vkr_tx_push(s);
+			vkr_credit_due(s); /* what the peer asks for may be there already */
+		if (s->tx.control || s->tx.put != s->tx.sent)
+			vkr_tx_push(s);
 		if (s->phase == VKR_PH_DRAIN)
 			vkr_tx_marker(s); /* what the push has posted may be unsignaled again */
 	}
 	if (nospace && !s->nospace)
 		edge |= EPOLLOUT;
 	vkr_stream_update(s, edge);
-	if (s->phase == VKR_PH_ACCEPTED || (s->phase == VKR_PH_DRAIN && vkr_tx_drained(s)) ||
-	    (s->phase == VKR_PH_PROOF && !s->tx.probing))
+	if (vkr_unlikely(s->phase != VKR_PH_OPEN) &&
+	    (s->phase == VKR_PH_ACCEPTED || (s->phase == VKR_PH_DRAIN && vkr_tx_drained(s)) ||
+	     (s->phase == VKR_PH_PROOF && !s->tx.probing)))
 		vkr_task_queue(&s->task);
 	pthread_mutex_unlock(&s->p.lock);
 }
@@ -484,16 +487,6 @@ void vkr_stream_addrs(struct vkr_stream *s, struct sockaddr_storage *local, stru
 		*peer = s->peer;
 }
 
-static size_t iov_total(const struct iovec *iov, int cnt)
-{
-	size_t n = 0;
-	int i;
-
-	for (i = 0; i < cnt; i++)
-		n += iov[i].iov_len;
-	return n;
-}
-
 /* What recv says when no byte is there; the order is tcp_recvmsg()'s: an orderly end hides a later error. */
 static ssize_t rx_nothing(struct vkr_stream *s, unsigned how)
 {
@@ -513,14 +506,13 @@ static ssize_t rx_nothing(struct vkr_stream *s, unsigned how)
 	return -EAGAIN;
 }
 
-ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, int iovcnt, unsigned how)
+ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, size_t want, unsigned how)
 {
-	size_t want = iov_total(iov, iovcnt);
 	ssize_t ret;
 
 	vkr_depth++;
 	pthread_mutex_lock(&s->p.lock);
-	if (vkr_load(&s->state) != VKR_STREAM_OPEN) {
+	if (vkr_unlikely(vkr_load(&s->state) != VKR_STREAM_OPEN)) {
 		ret = -EAGAIN;
 	} else if (vkr_unlikely(s->handed_over)) {
 		ret = -EXDEV;
@@ -581,7 +573,7 @@ void vkr_stream_put_error(struct vkr_stream *s, int err)
 {
 	pthread_mutex_lock(&s->p.lock);
 	s->error = err;
-	vkr_pollable_set(&s->p, stream_mask(s), 0); /* no news */
+	vkr_pollable_set(&s->p, vkr_stream_mask(s), 0); /* no news */
 	pthread_mutex_unlock(&s->p.lock);
 }
 

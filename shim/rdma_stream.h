@@ -13,12 +13,15 @@
 #include "engine.h"
 #include "wire.h"
 
+#include <sys/epoll.h>
+
 /* Receives posted, and what a shim may have outstanding towards us: the difference covers the peer's control messages,
  * which it does not hold back. 240 buffers of 32 bytes, 14 spare send slots and 64 bytes of credit words fill two
- * pages.
+ * pages. With credits, which count them, receives are posted again several together; well under the bound.
  */
 #define VKR_RECV_DEPTH    240
 #define VKR_RECV_BOUND    200
+#define VKR_REPOST        8
 #define VKR_SEND_DEPTH    64
 #define VKR_SEND_CONTROL  8  /* of these, kept for control messages */
 #define VKR_SEND_SIGNAL   16 /* at least every so many are signaled */
@@ -167,7 +170,7 @@ struct vkr_stream {
 	size_t inq;
 	uint32_t ring_first, ring_limit; /* lengths; equal: constant (T2) */
 	int64_t refreshed_ns;
-	uint16_t repost[32];
+	uint16_t repost[VKR_REPOST + VKR_POLL_BATCH]; /* receives that have been taken and wait to be posted again */
 	int n_repost;
 	int flood_tokens;
 	int64_t flood_ns;
@@ -176,21 +179,27 @@ struct vkr_stream {
 	struct vkr_tx tx;
 
 	/* endings and errors (lock) */
-	int error;        /* pending, positive */
-	bool peer_fin;    /* no more bytes will come: FIN, or disconnected */
-	bool peer_closed; /* disconnected */
-	bool reset;       /* both directions are over */
-	bool rd_shut, wr_shut;
-	bool handed_over; /* only vkr_stream_forward() takes bytes out */
-	bool nospace;     /* a send came up short: OUT is off until there is room again */
-	bool app_closed;  /* the socket layer has let go */
-	bool end;         /* disconnect once drained, though the application still holds it */
-	bool abort;       /* without draining */
-	bool lingering;   /* PROOF with a shim: FIN_WAIT2, data that still comes is answered with Reset */
-	bool broken;      /* the QP is of no more use */
-	bool lost;        /* because the peer did not answer it */
-	bool flushed;     /* a flush completion came; DISCONNECTED should follow */
-	bool held;        /* by the socket layer, or waiting in a listener; else it is freed when it is dead */
+	int error; /* pending, positive */
+	/* What most connections have none of most of the time; one look tells. */
+	union {
+		struct {
+			bool peer_fin;    /* no more bytes will come: FIN, or disconnected */
+			bool peer_closed; /* disconnected */
+			bool reset;       /* both directions are over */
+			bool rd_shut, wr_shut;
+			bool handed_over; /* only vkr_stream_forward() takes bytes out */
+			bool nospace;     /* a send came up short: OUT is off until there is room again */
+			bool broken;      /* the QP is of no more use */
+		};
+		uint64_t unusual;
+	};
+	bool app_closed; /* the socket layer has let go */
+	bool end;        /* disconnect once drained, though the application still holds it */
+	bool abort;      /* without draining */
+	bool lingering;  /* PROOF with a shim: FIN_WAIT2, data that still comes is answered with Reset */
+	bool lost;       /* because the peer did not answer it */
+	bool flushed;    /* a flush completion came; DISCONNECTED should follow */
+	bool held;       /* by the socket layer, or waiting in a listener; else it is freed when it is dead */
 	bool marker_done;
 	bool stall_counted;
 	int64_t drain_ns; /* how long unsent bytes may drain behind a close */
@@ -218,8 +227,25 @@ struct vkr_stream *vkr_stream_new(enum vkr_role role, const struct sockaddr *loc
 				  const char *rule);
 /* Progress thread: out of the registry, freed. No verbs object is left. */
 void vkr_stream_free(struct vkr_stream *s);
+/* Lock held: open, and no end or error to tell of. */
+static inline bool vkr_stream_plain(const struct vkr_stream *s)
+{
+	return vkr_likely(!s->unusual && !s->error && vkr_load(&s->state) == VKR_STREAM_OPEN);
+}
+/* Lock held. The ready mask as tcp_poll() has it. */
+uint32_t vkr_stream_mask(const struct vkr_stream *s);
 /* Lock held. Recomputes the ready mask and fires `edge`. */
-void vkr_stream_update(struct vkr_stream *s, uint32_t edge);
+static inline void vkr_stream_update(struct vkr_stream *s, uint32_t edge)
+{
+	uint32_t before = vkr_load(&s->p.ready), m;
+
+	m = vkr_stream_plain(s) ? EPOLLOUT | (s->inq ? EPOLLIN : 0) : vkr_stream_mask(s);
+	/* What was not so before has happened just now, whoever brought it about: a thread that reads may find credit
+	 * and thereby make room for one that waits to write. */
+	edge |= m & ~before;
+	if (edge || m != before)
+		vkr_pollable_set(&s->p, m, edge & (m | VKR_EDGE_STATE));
+}
 /* Lock held. The peer has told the end of its stream. */
 void vkr_stream_ended(struct vkr_stream *s, uint32_t *edge);
 /* Lock held. The connection is of no more use: pending error (positive errno), all readiness, the end is queued. */
@@ -261,9 +287,27 @@ int vkr_stream_post_receives(struct vkr_stream *s, const uint16_t *idx, int n);
 
 /* ---- rdma_ring.c: lock held */
 
+/* Without credits: the peer has filled ring wr. */
+void vkr_rx_filled(struct vkr_stream *s);
+
+static inline uint32_t vkr_rx_room(const struct vkr_stream *s)
+{
+	const struct vkr_rx_ring *ring = &s->rx[s->wr];
+
+	return ring->len - ring->received + (s->credits ? ring->consumed : 0);
+}
+
 /* n bytes have arrived in ring wr, no more than vkr_rx_room(). */
-void vkr_rx_arrived(struct vkr_stream *s, uint32_t n);
-uint32_t vkr_rx_room(const struct vkr_stream *s);
+static inline void vkr_rx_arrived(struct vkr_stream *s, uint32_t n)
+{
+	struct vkr_rx_ring *ring = &s->rx[s->wr];
+
+	ring->received += n;
+	s->rxc.total += n;
+	if (!s->credits && ring->received == ring->len && !s->app_closed)
+		vkr_rx_filled(s);
+}
+
 /* iov NULL: they have been copied already. */
 size_t vkr_rx_take(struct vkr_stream *s, const struct iovec *iov, size_t want);
 /* Where the unread bytes lie, in order; the number of pieces. */

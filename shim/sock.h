@@ -105,8 +105,18 @@ void vkr_options_forked(void);
 
 /* sock_io.c: takes the carried socket of fd, or says what the caller returns: VKR_PASS for the kernel's, VKR_PAIRED for
  * those with TCP's answers (vkr_pair_recv(), vkr_pair_send()), or -errno. */
-struct vkr_sock *vkr_carried_get(int fd, int *r);
 #define VKR_PAIRED (VKR_PASS + 1)
+struct vkr_sock *vkr_carried_else(int fd, struct vkr_sock *s, int *r);
+static VKR_INLINE struct vkr_sock *vkr_carried_get(int fd, int *r)
+{
+	struct vkr_sock *s;
+
+	vkr_fork_check();
+	s = vkr_sock_get(fd);
+	if (vkr_likely(s && vkr_load_acq(&s->state) == VKR_SOCK_CARRIED && !vkr_file_inherited(&s->file)))
+		return s;
+	return vkr_carried_else(fd, s, r);
+}
 
 /* socket.c */
 

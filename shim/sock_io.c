@@ -14,13 +14,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct vkr_sock *vkr_carried_get(int fd, int *r)
+/* s: what the number names, of which the reference is ours, or NULL. */
+struct vkr_sock *vkr_carried_else(int fd, struct vkr_sock *s, int *r)
 {
-	struct vkr_sock *s;
 	enum vkr_sock_state state;
 
-	vkr_fork_check();
-	s = vkr_sock_get(fd);
 	*r = VKR_PASS;
 	if (vkr_unlikely(!s))
 		return NULL;
@@ -49,6 +47,14 @@ struct vkr_sock *vkr_carried_get(int fd, int *r)
 	return NULL;
 }
 
+#define MAX_RW ((size_t)0x7ffff000) /* MAX_RW_COUNT */
+
+/* The kernel's checks of a buffer; its length. `data` false: it is not touched. */
+static inline ssize_t check_buffer(const struct iovec *iov, bool data)
+{
+	return vkr_unlikely(data && vkr_bad_pointer(iov->iov_base, iov->iov_len)) ? -EFAULT : (ssize_t)iov->iov_len;
+}
+
 /* The kernel's checks of an iovec array; the total is what SSIZE_MAX allows. `data` false: the buffers are not touched.
  */
 static ssize_t check_iov(const struct iovec *iov, int cnt, bool data, int too_many)
@@ -67,33 +73,39 @@ static ssize_t check_iov(const struct iovec *iov, int cnt, bool data, int too_ma
 			return -EFAULT;
 		total += iov[i].iov_len;
 	}
-	return (ssize_t)vkr_min(total, (size_t)0x7ffff000); /* MAX_RW_COUNT */
+	return (ssize_t)vkr_min(total, MAX_RW);
 }
 
 /* ------------------------------------------------------------------ in */
 
-/* Copies what is left of an iovec array after `done` bytes into out (at most `max` entries). Returns their number. */
-static int iov_rest(const struct iovec *iov, int cnt, size_t done, struct iovec *out, int max)
+#define REST 16
+
+/* Copies what is left of an iovec array after `done` bytes into out, as far as that reaches. Returns the number of
+ * entries; *bytes: what they hold. */
+static int iov_rest(const struct iovec *iov, int cnt, size_t done, struct iovec out[REST], size_t *bytes)
 {
 	int n = 0;
 
 	for (; cnt && done >= iov->iov_len; cnt--, iov++)
 		done -= iov->iov_len;
-	for (; cnt && n < max; cnt--, iov++, n++) {
+	for (*bytes = 0; cnt && n < REST; cnt--, iov++) {
+		if (!iov->iov_len)
+			continue;
 		out[n].iov_base = (char *)iov->iov_base + done;
 		out[n].iov_len = iov->iov_len - done;
+		*bytes += out[n++].iov_len;
 		done = 0;
 	}
 	return n;
 }
 
-static ssize_t recv_some(struct vkr_sock *s, const struct iovec *iov, int cnt, unsigned how)
+static inline ssize_t recv_some(struct vkr_sock *s, const struct iovec *iov, size_t want, unsigned how)
 {
-	ssize_t n = vkr_stream_recv(s->stream, iov, cnt, how);
+	ssize_t n = vkr_stream_recv(s->stream, iov, want, how);
 
 	/* Nobody may have asked the CQ since the bytes came: a program that polls with recv() alone must get them. */
-	if (n == -EAGAIN && vkr_engine_poll() > 0)
-		n = vkr_stream_recv(s->stream, iov, cnt, how);
+	if (vkr_unlikely(n == -EAGAIN) && vkr_engine_poll() > 0)
+		n = vkr_stream_recv(s->stream, iov, want, how);
 	return n;
 }
 
@@ -107,7 +119,7 @@ static ssize_t recv_drop(struct vkr_sock *s, size_t total, unsigned how)
 
 	do {
 		iov.iov_len = vkr_min(sizeof(sink), total - done);
-		n = recv_some(s, &iov, 1, done ? VKR_IO_MORE : how);
+		n = recv_some(s, &iov, iov.iov_len, done ? VKR_IO_MORE : how);
 		if (n > 0)
 			done += (size_t)n;
 	} while (n > 0 && done < total);
@@ -118,7 +130,7 @@ static ssize_t recv_drop(struct vkr_sock *s, size_t total, unsigned how)
 static ssize_t recv_measure(struct vkr_sock *s, size_t total)
 {
 	struct iovec none = {NULL, 0};
-	ssize_t n = recv_some(s, &none, 1, VKR_IO_PEEK);
+	ssize_t n = recv_some(s, &none, 0, VKR_IO_PEEK);
 
 	return n < 0 ? n : (ssize_t)vkr_min(vkr_stream_inq(s->stream), total);
 }
@@ -130,14 +142,14 @@ static int64_t deadline_of(_Atomic int64_t *timeout)
 	return ns ? vkr_now_ns() + ns : 0;
 }
 
-static ssize_t recv_peek_all(struct vkr_sock *s, const struct iovec *iov, int cnt, size_t total, bool measure)
+static ssize_t recv_peek_all(struct vkr_sock *s, const struct iovec *iov, size_t total, bool measure)
 {
 	int64_t deadline = deadline_of(&s->rcvtimeo);
 	ssize_t n;
 	int r;
 
 	for (;;) {
-		n = measure ? recv_measure(s, total) : recv_some(s, iov, cnt, VKR_IO_PEEK);
+		n = measure ? recv_measure(s, total) : recv_some(s, iov, total, VKR_IO_PEEK);
 		if ((n <= 0 && n != -EAGAIN) || /* -EXDEV too */ n >= (ssize_t)total ||
 		    vkr_pollable_ready(vkr_stream_pollable(s->stream)) & EPOLLRDHUP)
 			return n;
@@ -151,46 +163,50 @@ static ssize_t recv_peek_all(struct vkr_sock *s, const struct iovec *iov, int cn
 /* The stream was handed over while this call was inside it. */
 static ssize_t recv_rest(int fd, const struct iovec *iov, int cnt, size_t done, int flags)
 {
-	struct iovec rest[16];
-	ssize_t n = vkr_pair_recv(fd, rest, iov_rest(iov, cnt, done, rest, VKR_ARRAY_SIZE(rest)), flags);
+	struct iovec rest[REST];
+	size_t bytes;
+	ssize_t n = vkr_pair_recv(fd, rest, iov_rest(iov, cnt, done, rest, &bytes), flags);
 
 	if (!done)
 		return n;
 	return n > 0 ? (ssize_t)done + n : (ssize_t)done;
 }
 
-static ssize_t do_recv(struct vkr_sock *s, int fd, const struct iovec *iov, int cnt, size_t total, int flags)
+/* Every kind of recv: with flags, for a socket that waits, or where do_recv() found nothing. */
+static ssize_t recv_any(struct vkr_sock *s, int fd, const struct iovec *iov, int cnt, size_t total, int flags)
 {
 	bool dont_wait = vkr_load(&s->nonblock) || flags & MSG_DONTWAIT, all = flags & MSG_WAITALL && !dont_wait;
 	int64_t deadline = 0;
-	struct iovec rest[16];
-	size_t done = 0;
+	struct iovec rest[REST];
+	size_t done = 0, left;
 	ssize_t n;
 	int r;
 
-	if (vkr_unlikely(flags & MSG_OOB))
+	if (flags & MSG_OOB)
 		return -EINVAL;
-	if (vkr_unlikely(flags & MSG_ERRQUEUE))
+	if (flags & MSG_ERRQUEUE)
 		return -EAGAIN;
-	if (vkr_unlikely(all && flags & MSG_PEEK)) {
-		n = recv_peek_all(s, iov, cnt, total, flags & MSG_TRUNC);
+	if (all && flags & MSG_PEEK) {
+		n = recv_peek_all(s, iov, total, flags & MSG_TRUNC);
 		return n == -EXDEV ? vkr_pair_recv(fd, iov, cnt, flags) : n;
 	}
 	for (;;) {
-		if (vkr_unlikely(flags & MSG_TRUNC))
+		if (flags & MSG_TRUNC) {
 			n = flags & MSG_PEEK ? recv_measure(s, total)
 					     : recv_drop(s, total - done, done ? VKR_IO_MORE : 0);
-		else if (vkr_likely(!done))
-			n = recv_some(s, iov, cnt, flags & MSG_PEEK ? VKR_IO_PEEK : 0);
-		else
-			n = recv_some(s, rest, iov_rest(iov, cnt, done, rest, VKR_ARRAY_SIZE(rest)), VKR_IO_MORE);
-		if (vkr_likely(n > 0)) {
+		} else if (!done) {
+			n = recv_some(s, iov, total, flags & MSG_PEEK ? VKR_IO_PEEK : 0);
+		} else {
+			iov_rest(iov, cnt, done, rest, &left);
+			n = recv_some(s, rest, vkr_min(left, total - done), VKR_IO_MORE);
+		}
+		if (n > 0) {
 			done += (size_t)n;
-			if (vkr_likely(!all) || done >= total)
+			if (!all || done >= total)
 				return (ssize_t)done;
 			continue;
 		}
-		if (vkr_unlikely(n == -EXDEV))
+		if (n == -EXDEV)
 			return recv_rest(fd, iov, cnt, done, flags);
 		if (n != -EAGAIN || dont_wait)
 			return done ? (ssize_t)done : n;
@@ -202,18 +218,47 @@ static ssize_t do_recv(struct vkr_sock *s, int fd, const struct iovec *iov, int 
 	}
 }
 
-/* `call`: of the recv family, whose calls wait for bytes or the end also when they want none; read(2)'s do not. s NULL:
- * pair mode. */
-static ssize_t recv_on(struct vkr_sock *s, int fd, const struct iovec *iov, int cnt, int flags, int too_many, bool call)
+static inline ssize_t do_recv(struct vkr_sock *s, int fd, const struct iovec *iov, int cnt, size_t total, int flags)
 {
-	ssize_t total = check_iov(iov, cnt, !(flags & MSG_TRUNC), too_many);
+	ssize_t n;
 
-	if (vkr_unlikely(total < 0 || (!total && !call)))
-		return total;
-	return s ? do_recv(s, fd, iov, cnt, (size_t)total, flags) : vkr_pair_recv(fd, iov, cnt, flags);
+	if (vkr_likely(!(flags & ~MSG_DONTWAIT))) {
+		n = recv_some(s, iov, total, 0);
+		if (vkr_likely(n >= 0 || (n != -EXDEV && (n != -EAGAIN || flags || vkr_load(&s->nonblock)))))
+			return n;
+	}
+	return recv_any(s, fd, iov, cnt, total, flags);
 }
 
-static ssize_t recv_iov(int fd, const struct iovec *iov, int cnt, int flags, int too_many, bool call)
+/* total: as checked. `call`: of the recv family, whose calls wait for bytes or the end also when they want none;
+ * read(2)'s do not. s NULL: pair mode. */
+static inline ssize_t recv_on(struct vkr_sock *s, int fd, const struct iovec *iov, int cnt, ssize_t total, int flags,
+			      bool call)
+{
+	if (vkr_unlikely(total < 0 || (!total && !call)))
+		return total;
+	return vkr_likely(s != NULL) ? do_recv(s, fd, iov, cnt, (size_t)total, flags)
+				     : vkr_pair_recv(fd, iov, cnt, flags);
+}
+
+static inline ssize_t recv_buffer(int fd, void *buf, size_t n, int flags, bool call)
+{
+	struct iovec iov = {buf, vkr_min(n, MAX_RW)};
+	VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *s = NULL;
+	int r;
+
+	s = vkr_carried_get(fd, &r);
+	if (vkr_unlikely(!s && r != VKR_PAIRED))
+		return r;
+	return recv_on(s, fd, &iov, 1, check_buffer(&iov, !(flags & MSG_TRUNC)), flags, call);
+}
+
+ssize_t vkr_sock_read(int fd, void *buf, size_t n)
+{
+	return recv_buffer(fd, buf, n, 0, false);
+}
+
+ssize_t vkr_sock_readv(int fd, const struct iovec *iov, int cnt)
 {
 	VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *s = NULL;
 	int r;
@@ -221,26 +266,12 @@ static ssize_t recv_iov(int fd, const struct iovec *iov, int cnt, int flags, int
 	s = vkr_carried_get(fd, &r);
 	if (!s && r != VKR_PAIRED)
 		return r;
-	return recv_on(s, fd, iov, cnt, flags, too_many, call);
-}
-
-ssize_t vkr_sock_read(int fd, void *buf, size_t n)
-{
-	struct iovec iov = {buf, vkr_min(n, (size_t)0x7ffff000)};
-
-	return recv_iov(fd, &iov, 1, 0, -EINVAL, false);
-}
-
-ssize_t vkr_sock_readv(int fd, const struct iovec *iov, int cnt)
-{
-	return recv_iov(fd, iov, cnt, 0, -EINVAL, false);
+	return recv_on(s, fd, iov, cnt, check_iov(iov, cnt, true, -EINVAL), 0, false);
 }
 
 ssize_t vkr_sock_recv(int fd, void *buf, size_t n, int flags)
 {
-	struct iovec iov = {buf, vkr_min(n, (size_t)0x7ffff000)};
-
-	return recv_iov(fd, &iov, 1, flags, -EINVAL, true);
+	return recv_buffer(fd, buf, n, flags, true);
 }
 
 ssize_t vkr_sock_recvfrom(int fd, void *buf, size_t n, int flags, struct sockaddr *sa, socklen_t *len)
@@ -255,7 +286,8 @@ ssize_t vkr_sock_recvfrom(int fd, void *buf, size_t n, int flags, struct sockadd
 static ssize_t recvmsg_on(struct vkr_sock *s, int fd, struct msghdr *m, int flags)
 {
 	int cnt = m->msg_iovlen > INT_MAX ? INT_MAX : (int)m->msg_iovlen;
-	ssize_t r = recv_on(s, fd, m->msg_iov, cnt, flags, -EMSGSIZE, true);
+	ssize_t total = check_iov(m->msg_iov, cnt, !(flags & MSG_TRUNC), -EMSGSIZE);
+	ssize_t r = recv_on(s, fd, m->msg_iov, cnt, total, flags, true);
 
 	if (r >= 0) {
 		m->msg_namelen = 0;
@@ -319,12 +351,12 @@ int vkr_sock_recvmmsg(int fd, struct mmsghdr *v, unsigned n, int flags, struct t
 
 /* ------------------------------------------------------------------ out */
 
-static ssize_t send_some(struct vkr_sock *s, const struct iovec *iov, int cnt, unsigned how)
+static inline ssize_t send_some(struct vkr_sock *s, const struct iovec *iov, int cnt, size_t total, unsigned how)
 {
-	ssize_t n = vkr_stream_send(s->stream, iov, cnt, how);
+	ssize_t n = vkr_stream_send(s->stream, iov, cnt, total, how);
 
-	if (n == -EAGAIN && vkr_engine_poll() > 0)
-		n = vkr_stream_send(s->stream, iov, cnt, how);
+	if (vkr_unlikely(n == -EAGAIN) && vkr_engine_poll() > 0)
+		n = vkr_stream_send(s->stream, iov, cnt, total, how);
 	return n;
 }
 
@@ -335,38 +367,62 @@ static ssize_t broken_pipe(int flags)
 	return -EPIPE;
 }
 
-static ssize_t do_send(struct vkr_sock *s, const struct iovec *iov, int cnt, size_t total, int flags)
+/* n: what the first try said, which was not the total. */
+static ssize_t send_rest(struct vkr_sock *s, const struct iovec *iov, int cnt, size_t total, int flags, ssize_t n)
 {
 	bool dont_wait = vkr_load(&s->nonblock) || flags & MSG_DONTWAIT;
 	int64_t deadline = 0;
-	struct iovec rest[16];
-	size_t done = 0;
-	ssize_t n;
+	struct iovec rest[REST];
+	size_t done = 0, left;
+	int r, n_rest;
+
+	for (;;) {
+		if (n > 0) {
+			done += (size_t)n;
+			if (done >= total)
+				return (ssize_t)done;
+			/* until the stream says EAGAIN: only then has OUT fallen */
+		} else if (n != -EAGAIN) {
+			return done ? (ssize_t)done : n == -EPIPE ? broken_pipe(flags) : n;
+		} else if (dont_wait) {
+			return done ? (ssize_t)done : -EAGAIN;
+		} else {
+			if (!deadline)
+				deadline = deadline_of(&s->sndtimeo);
+			r = vkr_wait(vkr_stream_pollable(s->stream), EPOLLOUT | EPOLLHUP | EPOLLERR, deadline, -1, 0);
+			if (r < 0)
+				return done ? (ssize_t)done : r;
+		}
+		n_rest = iov_rest(iov, cnt, done, rest, &left);
+		n = send_some(s, rest, n_rest, vkr_min(left, total - done), done ? VKR_IO_MORE : 0);
+	}
+}
+
+static inline ssize_t do_send(struct vkr_sock *s, const struct iovec *iov, int cnt, size_t total, int flags)
+{
+	ssize_t n = vkr_unlikely(flags & MSG_OOB) ? -EOPNOTSUPP : send_some(s, iov, cnt, total, 0);
+
+	return vkr_likely(n == (ssize_t)total) ? n : send_rest(s, iov, cnt, total, flags, n);
+}
+
+/* total: as checked. s NULL: pair mode. */
+static inline ssize_t send_on(struct vkr_sock *s, int fd, const struct iovec *iov, int cnt, ssize_t total, int flags)
+{
+	if (vkr_unlikely(total < 0))
+		return total;
+	return vkr_likely(s != NULL) ? do_send(s, iov, cnt, (size_t)total, flags) : vkr_pair_send(fd, iov, cnt, flags);
+}
+
+static inline ssize_t send_buffer(int fd, const void *buf, size_t n, int flags)
+{
+	struct iovec iov = {(void *)buf, vkr_min(n, MAX_RW)};
+	VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *s = NULL;
 	int r;
 
-	if (vkr_unlikely(flags & MSG_OOB))
-		return -EOPNOTSUPP;
-	for (;;) {
-		if (vkr_likely(!done))
-			n = send_some(s, iov, cnt, 0);
-		else
-			n = send_some(s, rest, iov_rest(iov, cnt, done, rest, VKR_ARRAY_SIZE(rest)), VKR_IO_MORE);
-		if (vkr_likely(n > 0)) {
-			done += (size_t)n;
-			if (vkr_likely(done >= total))
-				return (ssize_t)done;
-			continue; /* until the stream says EAGAIN: only then has OUT fallen */
-		}
-		if (n != -EAGAIN)
-			return done ? (ssize_t)done : n == -EPIPE ? broken_pipe(flags) : n;
-		if (dont_wait)
-			return done ? (ssize_t)done : -EAGAIN;
-		if (!deadline)
-			deadline = deadline_of(&s->sndtimeo);
-		r = vkr_wait(vkr_stream_pollable(s->stream), EPOLLOUT | EPOLLHUP | EPOLLERR, deadline, -1, 0);
-		if (r < 0)
-			return done ? (ssize_t)done : r;
-	}
+	s = vkr_carried_get(fd, &r);
+	if (vkr_unlikely(!s && r != VKR_PAIRED))
+		return r;
+	return send_on(s, fd, &iov, 1, check_buffer(&iov, true), flags);
 }
 
 /* `call`: any but writev(2), which does not look at the socket when there is nothing to write. */
@@ -380,16 +436,14 @@ static ssize_t send_iov(int fd, const struct iovec *iov, int cnt, int flags, int
 	if (!s && r != VKR_PAIRED)
 		return r;
 	total = check_iov(iov, cnt, true, too_many);
-	if (vkr_unlikely(total < 0 || (!total && !call)))
-		return total;
-	return s ? do_send(s, iov, cnt, (size_t)total, flags) : vkr_pair_send(fd, iov, cnt, flags);
+	if (!total && !call)
+		return 0;
+	return send_on(s, fd, iov, cnt, total, flags);
 }
 
 ssize_t vkr_sock_write(int fd, const void *buf, size_t n)
 {
-	struct iovec iov = {(void *)buf, vkr_min(n, (size_t)0x7ffff000)};
-
-	return send_iov(fd, &iov, 1, 0, -EINVAL, true);
+	return send_buffer(fd, buf, n, 0);
 }
 
 ssize_t vkr_sock_writev(int fd, const struct iovec *iov, int cnt)
@@ -399,9 +453,7 @@ ssize_t vkr_sock_writev(int fd, const struct iovec *iov, int cnt)
 
 ssize_t vkr_sock_send(int fd, const void *buf, size_t n, int flags)
 {
-	struct iovec iov = {(void *)buf, vkr_min(n, (size_t)0x7ffff000)};
-
-	return send_iov(fd, &iov, 1, flags, -EINVAL, true);
+	return send_buffer(fd, buf, n, flags);
 }
 
 ssize_t vkr_sock_sendto(int fd, const void *buf, size_t n, int flags, const struct sockaddr *sa, socklen_t len)

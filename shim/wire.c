@@ -119,24 +119,6 @@ uint32_t vkr_wire_imm_encode(enum vkr_imm type, uint32_t value)
 	return be;
 }
 
-int vkr_wire_imm_decode(uint32_t imm_be, enum vkr_imm *type, uint32_t *value)
-{
-	uint8_t raw[4];
-	uint32_t imm, kind;
-
-	memcpy(raw, &imm_be, sizeof(raw));
-	imm = get32(raw);
-	kind = imm >> 28;
-	if (kind > VKR_IMM_RESET)
-		return -EPROTO;
-	imm &= VKR_IMM_VALUE;
-	if ((kind == VKR_IMM_DATA && !imm) || ((kind == VKR_IMM_CREDIT || kind == VKR_IMM_RESET) && imm))
-		return -ERANGE;
-	*type = (enum vkr_imm)kind;
-	*value = imm;
-	return 0;
-}
-
 int32_t vkr_wire_imm_distance(uint32_t ahead, uint32_t value)
 {
 	uint32_t d = (ahead - value) & VKR_IMM_VALUE;

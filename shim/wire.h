@@ -36,6 +36,8 @@
 
 #include "base.h"
 
+#include <arpa/inet.h>
+
 #define VKR_WIRE_SIZE 32
 
 enum vkr_opcode {
@@ -84,7 +86,19 @@ enum vkr_imm {
 /* In network order, as it stands in a work request or completion. */
 uint32_t vkr_wire_imm_encode(enum vkr_imm type, uint32_t value);
 /* 0; -EPROTO for an unknown type; -ERANGE for data of 0 bytes and for a value where there is none. */
-int vkr_wire_imm_decode(uint32_t imm_be, enum vkr_imm *type, uint32_t *value);
+static inline int vkr_wire_imm_decode(uint32_t imm_be, enum vkr_imm *type, uint32_t *value)
+{
+	uint32_t imm = ntohl(imm_be), kind = imm >> 28;
+
+	imm &= VKR_IMM_VALUE;
+	if (kind > VKR_IMM_RESET)
+		return -EPROTO;
+	if (kind == VKR_IMM_DATA ? !imm : imm && (kind == VKR_IMM_CREDIT || kind == VKR_IMM_RESET))
+		return -ERANGE;
+	*type = (enum vkr_imm)kind;
+	*value = imm;
+	return 0;
+}
 /* How far the count `ahead` is beyond the value; negative where it is behind it. Within 2^27 of each other. */
 int32_t vkr_wire_imm_distance(uint32_t ahead, uint32_t value);
 

@@ -194,20 +194,20 @@ struct vkr_stream *stream_connect(const struct sockaddr_in *to, const struct pee
 	return s;
 }
 
-static ssize_t send_some(struct vkr_stream *s, const struct iovec *iov, int n)
+static ssize_t send_some(struct vkr_stream *s, const struct iovec *iov)
 {
 	ssize_t ret;
 
-	while ((ret = vkr_stream_send(s, iov, n, 0)) == -EAGAIN)
+	while ((ret = vkr_stream_send(s, iov, 1, iov->iov_len, 0)) == -EAGAIN)
 		stream_wait(s, EPOLLOUT);
 	return ret;
 }
 
-static ssize_t recv_some(struct vkr_stream *s, const struct iovec *iov, int n)
+static ssize_t recv_some(struct vkr_stream *s, const struct iovec *iov)
 {
 	ssize_t ret;
 
-	while ((ret = vkr_stream_recv(s, iov, n, 0)) == -EAGAIN)
+	while ((ret = vkr_stream_recv(s, iov, iov->iov_len, 0)) == -EAGAIN)
 		stream_wait(s, EPOLLIN);
 	return ret;
 }
@@ -218,7 +218,7 @@ ssize_t stream_send_all(struct vkr_stream *s, const void *buf, size_t n)
 
 	while (done < n) {
 		struct iovec iov = {(char *)(uintptr_t)buf + done, n - done};
-		ssize_t ret = send_some(s, &iov, 1);
+		ssize_t ret = send_some(s, &iov);
 
 		if (ret < 0)
 			return ret;
@@ -233,7 +233,7 @@ ssize_t stream_recv_all(struct vkr_stream *s, void *buf, size_t n)
 
 	while (done < n) {
 		struct iovec iov = {(char *)buf + done, n - done};
-		ssize_t ret = recv_some(s, &iov, 1);
+		ssize_t ret = recv_some(s, &iov);
 
 		if (ret < 0)
 			return ret;
@@ -313,7 +313,7 @@ static ssize_t way_send(struct way *w, struct vkr_stream *s)
 
 	for (i = 0; i < n; i++)
 		w->buf[i] = pattern(w->seed, w->at + i);
-	ret = vkr_stream_send(s, iov, split(w->buf, n, &w->random, iov), 0);
+	ret = vkr_stream_send(s, iov, split(w->buf, n, &w->random, iov), n, 0);
 	if (ret > 0) {
 		CHECK((size_t)ret <= n);
 		w->at += (uint64_t)ret;
@@ -328,11 +328,11 @@ static ssize_t way_recv(struct way *w, struct vkr_stream *s)
 	size_t i, n = way_step(w);
 	struct iovec iov[12];
 	ssize_t ret, peeked = 0;
-	int cnt = split(w->buf, n, &w->random, iov);
 
+	split(w->buf, n, &w->random, iov);
 	if (next_random(&w->random) % 8 == 0)
-		peeked = vkr_stream_recv(s, iov, cnt, VKR_IO_PEEK);
-	ret = vkr_stream_recv(s, iov, cnt, 0);
+		peeked = vkr_stream_recv(s, iov, n, VKR_IO_PEEK);
+	ret = vkr_stream_recv(s, iov, n, 0);
 	if (ret <= 0)
 		return ret;
 	CHECK((size_t)ret <= n && peeked <= ret);
@@ -450,7 +450,7 @@ static void do_echo(struct vkr_stream *s, const struct peer_order *o)
 	ssize_t n;
 
 	CHECK(buf);
-	while ((n = recv_some(s, &iov, 1)) > 0)
+	while ((n = recv_some(s, &iov)) > 0)
 		if (stream_send_all(s, buf, (size_t)n) != n)
 			break;
 	free(buf);

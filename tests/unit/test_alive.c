@@ -87,9 +87,9 @@ static void expect_timed_out(struct vkr_stream *s)
 
 	assert_int_equal(vkr_pollable_ready(vkr_stream_pollable(s)),
 			 EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLRDHUP);
-	assert_int_equal(vkr_stream_recv(s, &iov, 1, 0), -ETIMEDOUT);
-	assert_int_equal(vkr_stream_recv(s, &iov, 1, 0), 0);
-	assert_int_equal(vkr_stream_send(s, &iov, 1, 0), -EPIPE);
+	assert_int_equal(vkr_stream_recv(s, &iov, iov.iov_len, 0), -ETIMEDOUT);
+	assert_int_equal(vkr_stream_recv(s, &iov, iov.iov_len, 0), 0);
+	assert_int_equal(vkr_stream_send(s, &iov, 1, iov.iov_len, 0), -EPIPE);
 	vkr_stream_close(s, 1000);
 }
 
@@ -231,7 +231,7 @@ static void one_for_all(void **state)
 	start = now_ms();
 	/* What is sent before word of the cut has come still arrives. */
 	while (!ends(s[0], 100)) {
-		(void)vkr_stream_send(s[0], &(struct iovec){(char[]){'x'}, 1}, 1, 0);
+		(void)vkr_stream_send(s[0], &(struct iovec){(char[]){'x'}, 1}, 1, 1, 0);
 		assert_true(now_ms() - start < PROMISE_MS);
 	}
 	assert_true(now_ms() - start > RETRIES_MS - 300);

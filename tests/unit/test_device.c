@@ -51,8 +51,8 @@ static void expect_end(struct vkr_stream *s, int error)
 	assert_true(pollable_wait(vkr_stream_pollable(s), EPOLLHUP, 5000));
 	assert_int_equal(vkr_pollable_ready(vkr_stream_pollable(s)),
 			 EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLRDHUP);
-	assert_int_equal(vkr_stream_recv(s, &iov, 1, 0), -error);
-	assert_int_equal(vkr_stream_send(s, &iov, 1, 0), -EPIPE);
+	assert_int_equal(vkr_stream_recv(s, &iov, iov.iov_len, 0), -error);
+	assert_int_equal(vkr_stream_send(s, &iov, 1, iov.iov_len, 0), -EPIPE);
 	vkr_stream_close(s, 1000);
 }
 

@@ -346,7 +346,7 @@ static void half_close(void **state)
 
 	assert_int_equal(stream_send_pattern(s, 1, 200000, 0), 0);
 	assert_int_equal(vkr_stream_shutdown(s, SHUT_WR), 0);
-	assert_int_equal(vkr_stream_send(s, &iov, 1, 0), -EPIPE);
+	assert_int_equal(vkr_stream_send(s, &iov, 1, iov.iov_len, 0), -EPIPE);
 	assert_int_equal(stream_recv_pattern(s, 11, 300000, 0), 0);
 	expect_eof(s);
 	assert_true(vkr_pollable_ready(vkr_stream_pollable(s)) & EPOLLHUP);
@@ -368,12 +368,12 @@ static void peer_closes_first(void **state)
 	assert_int_equal(ready, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
 	/* Once the peer is gone, not only half closed, TCP takes one more send and learns. */
 	nothing_left();
-	assert_int_equal(vkr_stream_send(s, &iov, 1, 0), 1);
+	assert_int_equal(vkr_stream_send(s, &iov, 1, iov.iov_len, 0), 1);
 	ready = vkr_pollable_ready(vkr_stream_pollable(s));
 	assert_int_equal(ready, EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLRDHUP);
 	assert_int_equal(vkr_stream_take_error(s), EPIPE);
 	assert_int_equal(vkr_stream_take_error(s), 0);
-	assert_int_equal(vkr_stream_send(s, &iov, 1, 0), -EPIPE);
+	assert_int_equal(vkr_stream_send(s, &iov, 1, iov.iov_len, 0), -EPIPE);
 	expect_eof(s);
 	vkr_stream_close(s, 1000);
 }
@@ -388,9 +388,9 @@ static void peer_closes_with_unread_bytes(void **state)
 	stream_wait(s, EPOLLHUP);
 	ready = vkr_pollable_ready(vkr_stream_pollable(s));
 	assert_int_equal(ready, EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLRDHUP);
-	assert_int_equal(vkr_stream_recv(s, &iov, 1, 0), -ECONNRESET);
-	assert_int_equal(vkr_stream_recv(s, &iov, 1, 0), 0);
-	assert_int_equal(vkr_stream_send(s, &iov, 1, 0), -EPIPE);
+	assert_int_equal(vkr_stream_recv(s, &iov, iov.iov_len, 0), -ECONNRESET);
+	assert_int_equal(vkr_stream_recv(s, &iov, iov.iov_len, 0), 0);
+	assert_int_equal(vkr_stream_send(s, &iov, 1, iov.iov_len, 0), -EPIPE);
 	assert_int_equal(vkr_stream_shutdown(s, SHUT_WR), -ENOTCONN);
 	vkr_stream_close(s, 1000);
 	nothing_left();
