@@ -49,7 +49,7 @@ CONF_TEST(CONF_TCP_TOO)
 		} else {
 			CONF_OK(connect(c, (struct sockaddr *)&sin, sizeof(sin)));
 		}
-		CONF_LE(conf_ms() - from, 2500);
+		CONF_LE(conf_ms() - from, 2500 * conf_scale());
 		conf_write_all(c, "abcd", 4);
 		conf_read_all(c, buf, 4);
 		CONF_OK(close(c));
