@@ -180,6 +180,22 @@ static void touch(struct vkr_sock *s, int level, int name)
 	for (i = 0; i < VKR_ARRAY_SIZE(carried_over); i++)
 		if (carried_over[i].level == level && carried_over[i].name == name)
 			atomic_fetch_or(&s->touched, UINT64_C(1) << i);
+	if (level == IPPROTO_IP && name == IP_TOS)
+		touch(s, SOL_SOCKET, SO_PRIORITY);
+}
+
+/* The kernel gives a socket the priority of its new type of service; the scratch socket has it now. scratch_lock held.
+ */
+static void priority_follows(struct vkr_sock *s, const void *tos_before, const void *tos)
+{
+	struct entry *e = find(s->options, IPPROTO_IP, IP_TOS);
+	int priority;
+	socklen_t len = sizeof(priority);
+
+	if (!memcmp(e ? e->value : tos_before, tos, sizeof(int)) ||
+	    vkr_real.getsockopt(scratch_fd(s->domain), SOL_SOCKET, SO_PRIORITY, &priority, &len) < 0)
+		return;
+	put(s, SOL_SOCKET, SO_PRIORITY, &priority, len);
 }
 
 /* Stores what differs from a fresh socket's value. scratch_lock held. */
@@ -255,6 +271,9 @@ void vkr_options_return(struct vkr_sock *s, int fd)
 		vkr_real.setsockopt(fd, e->level, e->name, e->value, e->len);
 		touch(s, e->level, e->name);
 	}
+	e = find(s->options, SOL_SOCKET, SO_PRIORITY); /* last: the type of service has changed it */
+	if (e)
+		vkr_real.setsockopt(fd, e->level, e->name, e->value, e->len);
 	vkr_options_free(s);
 }
 
@@ -360,6 +379,8 @@ static int options_set(struct vkr_sock *s, int level, int name, const void *val,
 	if (vkr_real.setsockopt(fd, level, name, val, len) < 0) {
 		r = -errno;
 	} else if (known && vkr_real.getsockopt(fd, level, name, after, &alen) == 0) {
+		if (level == IPPROTO_IP && name == IP_TOS)
+			priority_follows(s, before, after);
 		put(s, level, name, after, alen);
 		if (level == SOL_SOCKET && (name == SO_RCVBUF || name == SO_SNDBUF))
 			*(int *)before /= 2; /* the kernel doubles what it is given */
