@@ -289,6 +289,18 @@ static int finish_events(struct job *job, char *buf, size_t size)
 	return n;
 }
 
+size_t call_wrong_byte(struct world *w, const struct end *e, const char *in, size_t n)
+{
+	const char *want = w->pattern + e->rx % DIFF_PERIOD;
+	size_t i = 0;
+
+	if (!memcmp(in, want, n))
+		return n;
+	while (in[i] == want[i])
+		i++;
+	return i;
+}
+
 /* The bytes must be the stream's next ones. */
 static int finish_read(struct world *w, struct job *job, char *buf, size_t size)
 {
@@ -296,6 +308,7 @@ static int finish_read(struct world *w, struct job *job, char *buf, size_t size)
 	bool dropped =
 	    flags && (job->op.flags & MSG_TRUNC || (job->op.kind == DIFF_RECVMMSG && job->op.flags & MSG_PEEK));
 	struct end *e = job->what == SLOT_END ? &w->ends[job->end] : NULL;
+	size_t at;
 	int n = 0;
 
 	if (job->op.kind == DIFF_RECVMSG)
@@ -304,15 +317,10 @@ static int finish_read(struct world *w, struct job *job, char *buf, size_t size)
 		n += snprintf(buf, size, " messages %u", job->a);
 	if (!e || job->ret <= 0)
 		return n;
-	for (long i = 0; i < job->ret && !dropped; i++) {
-		uint8_t want = (uint8_t)((e->rx + (uint64_t)i) % DIFF_PERIOD);
-
-		if ((uint8_t)job->in[i] == want)
-			continue;
-		n += snprintf(buf + n, size - (size_t)n, " WRONG BYTE at %ld: %u, expected %u", i, (uint8_t)job->in[i],
-			      want);
-		break;
-	}
+	at = dropped ? (size_t)job->ret : call_wrong_byte(w, e, job->in, (size_t)job->ret);
+	if (at < (size_t)job->ret)
+		n += snprintf(buf + n, size - (size_t)n, " WRONG BYTE at %zu: %u, expected %u", at,
+			      (uint8_t)job->in[at], (unsigned)((e->rx + at) % DIFF_PERIOD));
 	if (!flags || !(job->op.flags & MSG_PEEK))
 		e->rx += (uint64_t)job->ret;
 	return n;

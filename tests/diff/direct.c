@@ -131,6 +131,7 @@ static int do_dup(struct world *w, const struct diff_op *op)
 	struct sockaddr_in addr = from->addr;
 	int source = slot_number(w, from), fd;
 
+	w->torn = true;
 	fd = op->kind == DIFF_DUP || to->fd < 0 ? dup(source) : dup2(source, to->fd);
 	if (fd < 0)
 		return -errno;
@@ -205,15 +206,15 @@ static void do_drain(struct world *w, struct slot *s, int fd, char *buf, size_t 
 			pause_us(50);
 			continue;
 		}
-		for (ssize_t i = 0; e && i < r; i++)
-			wrong |= (uint8_t)w->main_in[i] != (uint8_t)((e->rx + (uint64_t)i) % DIFF_PERIOD);
-		if (e)
+		if (e) {
+			wrong |= call_wrong_byte(w, e, w->main_in, (size_t)r) < (size_t)r;
 			e->rx += (uint64_t)r;
+		}
 		total += (uint64_t)r;
 	}
 	if (stuffed && (r == 0 || errno != EAGAIN || !more_to_come(w, e, peer)))
 		peer->stuffed = false;
-	snprintf(buf, size, "%s%s", r == 0 ? "EOF" : strerrorname_np(errno), wrong ? " WRONG BYTES" : "");
+	snprintf(buf, size, "%s%s", r == 0 ? "EOF" : strerrorname_np(errno), wrong ? " WRONG BYTE" : "");
 	if (!stuffed)
 		snprintf(buf + strlen(buf), size - strlen(buf), " after %llu", (unsigned long long)total);
 }
@@ -240,6 +241,7 @@ bool call_direct(struct world *w, const struct diff_op *op, char *buf, size_t si
 		r = do_connect(w, op);
 		break;
 	case DIFF_CLOSE:
+		w->torn = true;
 		r = close(fd) < 0 ? -errno : 0;
 		if (!r) {
 			s->fd = -1;

@@ -14,7 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define HANG_MS 20000 /* without a line from a worker */
+#define HANG_MS 30000 /* without a line from a worker */
+#define REPEATS 8     /* of what differs, from fresh workers, before it counts as one that does not repeat */
 
 struct worker {
 	bool carried;
@@ -43,7 +44,7 @@ struct options {
 static struct options options = {.out = ".", .max_differences = 1};
 static struct worker native, carried = {.carried = true};
 static struct {
-	unsigned long long sequences, operations, rdma, tcp, immediates, unstable, passing;
+	unsigned long long sequences, operations, rdma, tcp, immediates, unstable, passing, failed;
 } total;
 
 static int64_t now_ms(void)
@@ -150,18 +151,10 @@ static void trace_add(struct trace *t, const char *line)
 	t->length += n;
 }
 
-/*
- * Runs it; the worker's lines into t. With `want` it is stopped at the first line that differs. False: it was stopped,
- * died or hung (then the last line says so).
- */
-static bool run_in(struct worker *w, const struct diff_script *s, const struct trace *want, struct trace *t)
+/* Gives the worker a sequence; carried: with the states that are wanted. */
+static void run_begin(struct worker *w, const struct diff_script *s, const struct trace *want)
 {
-	char line[9000], why_text[64];
-	const char *why = "";
-
 	worker_start(w);
-	t->length = 0;
-	t->lines = 0;
 	diff_script_print(w->to, s);
 	fprintf(w->to, "run\n");
 	if (w->carried) {
@@ -171,11 +164,26 @@ static bool run_in(struct worker *w, const struct diff_script *s, const struct t
 		fprintf(w->to, "go\n");
 	}
 	fflush(w->to);
+}
+
+/*
+ * What the worker has to say into t. With `want` it is stopped at the first line that differs. False: it was stopped,
+ * died or hung (then the last line says so).
+ */
+static bool run_end(struct worker *w, const struct trace *want, struct trace *t)
+{
+	char line[9000], why_text[64];
+	const char *why = "", *dead = NULL;
+
+	t->length = 0;
+	t->lines = 0;
 	for (;;) {
 		if (!worker_line(w, line, sizeof(line), &why)) {
-			int status = worker_stop(w);
-
-			snprintf(why_text, sizeof(why_text), "%s (status %#x)", why, status);
+			if (!dead && !strcmp(why, "HANGS") && kill(w->pid, SIGQUIT) == 0) {
+				dead = why; /* it tells how far it had come, and ends */
+				continue;
+			}
+			snprintf(why_text, sizeof(why_text), "%s (status %#x)", dead ? dead : why, worker_stop(w));
 			trace_add(t, why_text);
 			return false;
 		}
@@ -189,11 +197,17 @@ static bool run_in(struct worker *w, const struct diff_script *s, const struct t
 	}
 }
 
+static bool run_in(struct worker *w, const struct diff_script *s, const struct trace *want, struct trace *t)
+{
+	run_begin(w, s, want);
+	return run_end(w, want, t);
+}
+
 /* ------------------------------------------------------------------ a sequence */
 
 enum verdict { SAME, DIFFERENT, UNSTABLE };
 
-static struct trace by_tcp, by_rdma, again;
+static struct trace tcp_traces[2], *by_tcp = &tcp_traces[0], by_rdma, again, first;
 
 static bool same_trace(const struct trace *a, const struct trace *b)
 {
@@ -207,23 +221,39 @@ static bool same_trace(const struct trace *a, const struct trace *b)
 
 static enum verdict compare(const struct diff_script *s)
 {
-	if (!run_in(&native, s, NULL, &by_tcp))
+	if (!run_in(&native, s, NULL, by_tcp))
 		return UNSTABLE;
-	return run_in(&carried, s, &by_tcp, &by_rdma) ? SAME : DIFFERENT;
+	return run_in(&carried, s, by_tcp, &by_rdma) ? SAME : DIFFERENT;
+}
+
+static void trace_copy(struct trace *to, const struct trace *from)
+{
+	to->length = 0;
+	to->lines = 0;
+	for (int i = 0; i < from->lines; i++)
+		trace_add(to, from->line[i]);
 }
 
 /* From fresh workers, and natively twice: what TCP itself does not repeat is no yardstick. */
 static enum verdict confirm(const struct diff_script *s)
 {
+	enum verdict v;
+
 	worker_stop(&native);
-	if (!run_in(&native, s, NULL, &again))
+	if (!run_in(&native, s, NULL, &again) || !same_trace(&again, &first))
 		return UNSTABLE;
 	worker_stop(&carried);
-	if (compare(s) == SAME)
-		return SAME;
-	if (!same_trace(&again, &by_tcp))
-		return UNSTABLE;
-	return DIFFERENT;
+	v = compare(s);
+	return same_trace(&first, by_tcp) ? v : UNSTABLE;
+}
+
+/* No matter of timing: a failure though it were seen once. */
+static bool is_grave(const struct trace *t)
+{
+	const char *last = t->lines ? t->line[t->lines - 1] : "";
+
+	return !strncmp(last, "DIED", 4) || !strncmp(last, "HANGS", 5) || !strncmp(last, "stuck", 5) ||
+	       strstr(last, "WRONG BYTE");
 }
 
 /* Delta debugging: drops ever smaller runs of operations while the rest still differs. */
@@ -267,13 +297,13 @@ static void show(FILE *f, const struct diff_script *s)
 			fprintf(f, "%s\n", text);
 			continue;
 		}
-		fprintf(f, "%-40s # %s", text, by_tcp.line[2 * i] + strcspn(by_tcp.line[2 * i], " ") + 1);
-		if (2 * i + 1 < by_tcp.lines && (options.verbose || i + 3 > last / 2))
-			fprintf(f, "  =%s", by_tcp.line[2 * i + 1] + 1);
+		fprintf(f, "%-40s # %s", text, by_tcp->line[2 * i] + strcspn(by_tcp->line[2 * i], " ") + 1);
+		if (2 * i + 1 < by_tcp->lines && (options.verbose || i + 3 > last / 2))
+			fprintf(f, "  =%s", by_tcp->line[2 * i + 1] + 1);
 		fprintf(f, "\n");
 	}
-	if (last >= 0 && last < by_tcp.lines)
-		fprintf(f, "# operation %d\n#   natively: %s\n#   carried:  %s\n", last / 2, by_tcp.line[last],
+	if (last >= 0 && last < by_tcp->lines)
+		fprintf(f, "# operation %d\n#   natively: %s\n#   carried:  %s\n", last / 2, by_tcp->line[last],
 			by_rdma.line[last]);
 	else if (last >= 0)
 		fprintf(f, "# at the end, carried: %s\n", by_rdma.line[last]);
@@ -303,14 +333,43 @@ static void describe(const struct diff_script *s, char *buf, size_t size)
 	if (last >= 0 && last / 2 < s->n)
 		diff_op_print(&s->op[last / 2], text, sizeof(text));
 	snprintf(buf, size, "  operation %d: %s\n  natively: %s\n  carried:  %s\n", last / 2, text,
-		 last >= 0 && last < by_tcp.lines ? by_tcp.line[last] : "", last >= 0 ? by_rdma.line[last] : "");
+		 last >= 0 && last < by_tcp->lines ? by_tcp->line[last] : "", last >= 0 ? by_rdma.line[last] : "");
 }
 
-/* One sequence. True: no difference that stands. */
-static bool sequence(struct diff_script *s)
+static void fail(const struct diff_script *s)
 {
-	static char what[4096];
-	enum verdict v = compare(s);
+	show(stdout, s);
+	save(s);
+}
+
+/* Shrunk as far as it goes on to show; a race that is lost now and then stays as long as it was. */
+static void shrink_and_fail(struct diff_script *s, const char *what)
+{
+	struct diff_script whole = *s;
+	enum verdict v = SAME;
+
+	printf("\nDIFFERENCE, seed %llu, %d operations; shrinking\n%s", (unsigned long long)s->seed, s->n, what);
+	fflush(stdout);
+	shrink(s);
+	for (int i = 0; i < 5 && v != DIFFERENT; i++)
+		v = compare(s);
+	if (v != DIFFERENT) {
+		printf("shrunk, it does not show; the whole sequence:\n");
+		*s = whole;
+		for (int i = 0; i < REPEATS && compare(s) != DIFFERENT; i++)
+			;
+	}
+	fail(s);
+}
+
+/*
+ * A sequence that was run natively (by_tcp) and carried (by_rdma). What differs is run again from fresh workers: it is
+ * a failure when it shows again. When it does not it is told, and counted; when TCP does not repeat itself, counted.
+ * True: no failure.
+ */
+static bool judge(struct diff_script *s, enum verdict v)
+{
+	static char what[20000];
 
 	total.sequences++;
 	total.operations += (unsigned long long)s->n;
@@ -320,39 +379,36 @@ static bool sequence(struct diff_script *s)
 		total.immediates += by_rdma.immediates;
 		return true;
 	}
+	if (v == UNSTABLE) {
+		printf("seed %llu: the native worker: %s\n", (unsigned long long)s->seed,
+		       by_tcp->lines ? by_tcp->line[by_tcp->lines - 1] : "");
+		total.failed++;
+		return true;
+	}
 	describe(s, what, sizeof(what));
-	if (v == DIFFERENT && options.verbose)
+	if (options.verbose)
 		show(stdout, s);
-	for (int i = 0; i < 3; i++) {
+	if (is_grave(&by_rdma)) {
+		printf("\nseed %llu:\n", (unsigned long long)s->seed);
+		fail(s);
+		return false;
+	}
+	trace_copy(&first, by_tcp);
+	v = SAME;
+	for (int i = 0; i < REPEATS && v == SAME; i++)
 		v = confirm(s);
-		if (v == DIFFERENT)
-			break;
+	if (v == DIFFERENT) {
+		shrink_and_fail(s, what);
+		return false;
 	}
 	if (v == UNSTABLE) {
 		total.unstable++;
 		return true;
 	}
-	if (v == SAME) {
-		total.passing++;
-		printf("seed %llu: a difference that three repetitions did not show\n%s", (unsigned long long)s->seed,
-		       what);
-		return true;
-	}
-	printf("\nDIFFERENCE, seed %llu, %d operations; shrinking\n", (unsigned long long)s->seed, s->n);
-	fflush(stdout);
-	shrink(s);
-	for (int i = 0; i < 5 && (v = compare(s)) != DIFFERENT; i++)
-		;
-	if (v != DIFFERENT) {
-		/* A race that is won now and then: shown, and counted with those that do not repeat. */
-		total.passing++;
-		show(stdout, s);
-		printf("shrunk, it does not repeat; it began as\n%s", what);
-		return true;
-	}
-	show(stdout, s);
-	save(s);
-	return false;
+	total.passing++;
+	printf("seed %llu: a difference that %d repetitions did not show\n%s", (unsigned long long)s->seed, REPEATS,
+	       what);
+	return true;
 }
 
 /* ------------------------------------------------------------------ the command */
@@ -422,6 +478,10 @@ static int summary(long differences)
 	       "%ld differences, %llu that did not repeat, %llu sequences that TCP itself does not repeat\n",
 	       total.sequences, total.operations, total.rdma, total.tcp, total.immediates, differences, total.passing,
 	       total.unstable);
+	if (total.failed) {
+		printf("%llu native runs failed\n", total.failed);
+		return 1;
+	}
 	if (!total.rdma || !total.immediates) {
 		printf("no evidence of RDMA\n");
 		return 1;
@@ -429,18 +489,59 @@ static int summary(long differences)
 	return differences ? 1 : 0;
 }
 
+static bool one_more(unsigned long long done, int64_t started)
+{
+	if (options.sequences && done >= options.sequences)
+		return false;
+	return !options.seconds || now_ms() - started <= options.seconds * 1000;
+}
+
+/* Both workers are at work: the carried one on a sequence, the native one on the next. Returns the differences. */
+static long sequences(void)
+{
+	static struct diff_script scripts[2];
+	int64_t started = now_ms(), told = started;
+	bool ran[2], more;
+	enum verdict v;
+	long differences = 0;
+	int now = 0;
+
+	diff_generate(options.seed, &scripts[0]);
+	ran[0] = run_in(&native, &scripts[0], NULL, &tcp_traces[0]);
+	for (unsigned long long i = 1;; i++, now = !now) {
+		by_tcp = &tcp_traces[now];
+		more = one_more(i, started);
+		if (ran[now])
+			run_begin(&carried, &scripts[now], by_tcp);
+		if (more) {
+			diff_generate(options.seed + i, &scripts[!now]);
+			run_begin(&native, &scripts[!now], NULL);
+		}
+		v = !ran[now] ? UNSTABLE : run_end(&carried, by_tcp, &by_rdma) ? SAME : DIFFERENT;
+		if (more)
+			ran[!now] = run_end(&native, NULL, &tcp_traces[!now]);
+		if (!judge(&scripts[now], v) && ++differences >= options.max_differences)
+			break;
+		if (!more)
+			break;
+		if (now_ms() - told > 30000) {
+			told = now_ms();
+			printf("... %llu sequences, %ld differences\n", total.sequences, differences);
+		}
+	}
+	worker_stop(&native);
+	worker_stop(&carried);
+	return differences;
+}
+
 int main(int argc, char **argv)
 {
-	static struct diff_script s;
-	int64_t started = now_ms(), told = started;
-	long differences = 0;
-
 	if (argc == 3 && !strcmp(argv[1], "--worker"))
 		return diff_worker(!strcmp(argv[2], "carried"));
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	signal(SIGPIPE, SIG_IGN);
 	if (getrandom(&options.seed, 4, 0) != 4)
-		options.seed = (unsigned long long)started;
+		options.seed = (unsigned long long)now_ms();
 	for (int i = 1; i < argc; i++) {
 		if (!strcmp(argv[i], "-v"))
 			options.verbose = true;
@@ -456,18 +557,5 @@ int main(int argc, char **argv)
 	if (!options.sequences && !options.seconds)
 		options.sequences = 200;
 	printf("first seed %llu\n", options.seed);
-	for (unsigned long long i = 0; !options.sequences || i < options.sequences; i++) {
-		if (options.seconds && now_ms() - started > options.seconds * 1000)
-			break;
-		diff_generate(options.seed + i, &s);
-		if (!sequence(&s) && ++differences >= options.max_differences)
-			break;
-		if (now_ms() - told > 30000) {
-			told = now_ms();
-			printf("... %llu sequences, %ld differences\n", total.sequences, differences);
-		}
-	}
-	worker_stop(&native);
-	worker_stop(&carried);
-	return summary(differences);
+	return summary(sequences());
 }

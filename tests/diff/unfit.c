@@ -82,7 +82,7 @@ static bool peer_gone(const struct slot *s)
 	return poll(&p, 1, 0) > 0;
 }
 
-static bool is_named(struct world *w, int end)
+bool end_is_named(struct world *w, int end)
 {
 	for (int i = 0; i < DIFF_SOCKETS; i++)
 		if (w->slots[i].what == SLOT_END && w->slots[i].end == end)
@@ -109,7 +109,7 @@ static const char *write_unfit(struct world *w, const struct diff_op *op, const 
 	if (op->kind == DIFF_BIGSEND || op->kind == DIFF_FILL)
 		return e->stuffed || s->nonblock || !peer || peer->rd_shut ? "no" : NULL;
 	if (op->kind == DIFF_SENDMMSG &&
-	    (peer_gone(s) || (peer && (peer->rd_shut || !is_named(w, e->peer))) || pending(w, is_any, -1, 0)))
+	    (peer_gone(s) || (peer && (peer->rd_shut || !end_is_named(w, e->peer))) || pending(w, is_any, -1, 0)))
 		return "others may act between two messages";
 	if (e->stuffed && !is_over(s))
 		return "how much fits is the transport's own";
@@ -157,6 +157,9 @@ const char *call_unfit(struct world *w, const struct diff_op *op)
 		return "the set is polled";
 	if (op->kind == DIFF_WAITPOLL && !(op->flags & EPOLLIN) && (s->what == SLOT_SET || b->what == SLOT_SET))
 		return "the kernel wakes those who poll a set with IN only";
+	/* A copy that gets a number under which its file is still registered in a set is EEXIST there. */
+	if ((op->kind == DIFF_DUP || (op->kind == DIFF_DUP2 && s->fd < 0)) && pending(w, is_accept, -1, 0))
+		return "the kernel has taken the next number";
 	if (op->kind == DIFF_ACCEPT) {
 		if (s->fd >= 0)
 			return "slot in use";

@@ -7,13 +7,17 @@
 #include "stats.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <linux/sockios.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -37,6 +41,44 @@ static void nap(int us)
 	struct timespec ts = {.tv_nsec = us * 1000L};
 
 	nanosleep(&ts, NULL);
+}
+
+/* ------------------------------------------------------------------ what the driver reads */
+
+static char out[DIFF_TEXT];
+static volatile size_t out_length;
+
+static void out_flush(void)
+{
+	size_t done = 0;
+
+	while (done < out_length) {
+		ssize_t r = write(1, out + done, out_length - done);
+
+		if (r <= 0)
+			_exit(1);
+		done += (size_t)r;
+	}
+	out_length = 0;
+}
+
+__attribute__((format(printf, 1, 2))) static void out_print(const char *fmt, ...)
+{
+	va_list ap;
+
+	if (sizeof(out) - out_length < 16384)
+		out_flush();
+	va_start(ap, fmt);
+	out_length += (size_t)vsnprintf(out + out_length, sizeof(out) - out_length, fmt, ap);
+	va_end(ap);
+}
+
+/* It dies, or the driver has waited too long (SIGQUIT): how far it had come is told. */
+static void on_death(int sig)
+{
+	out_flush();
+	signal(sig, SIG_DFL);
+	raise(sig);
 }
 
 /* ------------------------------------------------------------------ threads */
@@ -78,31 +120,34 @@ static void *task_main(void *arg)
 
 static void task_start(struct task *t)
 {
+	char path[64];
+
 	t->job.in = malloc(JOB_BUFFER);
 	if (!t->job.in || pthread_create(&t->thread, NULL, task_main, t))
 		abort();
 	while (!atomic_load(&t->tid))
 		nap(100);
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", atomic_load(&t->tid));
+	t->stat = open(path, O_RDONLY | O_CLOEXEC);
+	if (t->stat < 0)
+		abort();
 }
 
 /* Ended, or asleep inside its call: two looks, since a thread may sleep for a moment on a lock. */
 static bool task_settled(struct task *t)
 {
-	char path[64], text[256], *p;
-	FILE *f;
+	char text[256], *p;
+	ssize_t n;
 	int state = atomic_load(&t->state);
 
 	if (state == TASK_IDLE || state == TASK_DONE)
 		return true;
 	if (state == TASK_GIVEN)
 		return false;
-	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", atomic_load(&t->tid));
 	for (int i = 0; i < 2; i++) {
-		f = fopen(path, "re");
-		if (!f)
-			return false;
-		p = fgets(text, sizeof(text), f) ? strrchr(text, ')') : NULL;
-		fclose(f);
+		n = pread(t->stat, text, sizeof(text) - 1, 0);
+		text[n > 0 ? n : 0] = 0;
+		p = strrchr(text, ')');
 		if (!p || p[1] != ' ' || p[2] != 'S')
 			return atomic_load(&t->state) == TASK_DONE;
 		sched_yield();
@@ -180,9 +225,17 @@ static void look(char *buf, size_t size)
 					      diff_calls[world.tasks[i].job.op.kind].name);
 }
 
+/* The other end was closed: bytes that it has not acknowledged are about to be answered with a reset. */
+static bool reset_under_way(const struct slot *s)
+{
+	int q, peer = world.ends[s->end].peer;
+
+	return peer >= 0 && !end_is_named(&world, peer) && ioctl(s->fd, SIOCOUTQ, &q) == 0 && q > 0;
+}
+
 /*
- * Natively: an end of a stream that the other TCP has not acknowledged yet. It may take its time, and edge-triggered
- * members hear of it.
+ * Natively: an end of a stream that the other TCP has not acknowledged yet, or an answer that is to come. It may take
+ * its time, and edge-triggered members hear of it.
  */
 static bool end_under_way(void)
 {
@@ -195,16 +248,18 @@ static bool end_under_way(void)
 		const struct slot *s = &world.slots[i];
 
 		len = sizeof(info);
-		if (s->what != SLOT_END || stuffed_by(s) || getsockopt(s->fd, IPPROTO_TCP, TCP_INFO, &info, &len) < 0)
+		if (s->what != SLOT_END || stuffed_by(s) || getsockopt(s->fd, IPPROTO_TCP, TCP_INFO, &info, &len) < 0 ||
+		    info.tcpi_state == TCP_CLOSE)
 			continue;
-		if (info.tcpi_state == TCP_FIN_WAIT1 || info.tcpi_state == TCP_CLOSING ||
+		if (reset_under_way(s) || info.tcpi_state == TCP_FIN_WAIT1 || info.tcpi_state == TCP_CLOSING ||
 		    info.tcpi_state == TCP_LAST_ACK)
 			return true;
 	}
 	return false;
 }
 
-static void settle(const char *want, char *buf, size_t size)
+/* False: it did not become what was wanted. */
+static bool settle(const char *want, char *buf, size_t size)
 {
 	char before[1024] = "?";
 	int64_t end = now_ns() + PATIENCE_NS;
@@ -213,12 +268,12 @@ static void settle(const char *want, char *buf, size_t size)
 		if (tasks_settled()) {
 			look(buf, size);
 			if (want ? !strcmp(want, buf) : !strcmp(before, buf) && !end_under_way())
-				return;
+				return true;
 			snprintf(before, sizeof(before), "%s", buf);
 		}
 		if (now_ns() > end) {
 			look(buf, size);
-			return;
+			return !want;
 		}
 		/* Natively two looks in a row will do; carried the progress thread may have to have its turn. */
 		if (turn > 2)
@@ -234,7 +289,7 @@ static bool counters(uint64_t *rdma, uint64_t *tcp, uint64_t *immediates)
 	static struct vkr_stats_map *map;
 	unsigned long from, offset;
 	char line[512];
-	FILE *f = map ? NULL : fopen("/proc/self/maps", "re");
+	FILE *f = map || !world.carried ? NULL : fopen("/proc/self/maps", "re");
 
 	while (f && !map && fgets(line, sizeof(line), f))
 		if (strstr(line, "vkrdma-stats") && sscanf(line, "%lx-%*x %*s %lx", &from, &offset) == 2 && offset == 0)
@@ -331,28 +386,29 @@ static void run_script(const struct diff_script *s, char (*states)[1024])
 {
 	static char result[8192], state[1024];
 	uint64_t rdma[2], tcp[2], imm[2];
-	bool ok;
+	bool ok, same;
 
 	counters(&rdma[0], &tcp[0], &imm[0]);
 	for (world.index = 0; world.index < s->n; world.index++) {
 		run_op(&s->op[world.index], result, sizeof(result));
-		settle(states ? states[world.index] : NULL, state, sizeof(state));
+		same = settle(states ? states[world.index] : NULL, state, sizeof(state));
 		world_learn_ports(&world);
 		finish_tasks(result, sizeof(result));
-		printf("%d %s\n=%s\n", world.index, result, state);
-		fflush(stdout);
+		out_print("%d %s\n=%s\n", world.index, result, state);
+		if (!same)
+			out_flush(); /* the driver has seen enough */
 	}
 	ok = wake_everybody();
 	reset();
 	if (!ok) {
-		printf("stuck: a signal does not end a call\n");
-		fflush(stdout);
+		out_print("stuck: a signal does not end a call\n");
+		out_flush();
 		_exit(3);
 	}
 	counters(&rdma[1], &tcp[1], &imm[1]);
-	printf("end rdma %llu tcp %llu immediates %llu\n", (unsigned long long)(rdma[1] - rdma[0]),
-	       (unsigned long long)(tcp[1] - tcp[0]), (unsigned long long)(imm[1] - imm[0]));
-	fflush(stdout);
+	out_print("end rdma %llu tcp %llu immediates %llu\n", (unsigned long long)(rdma[1] - rdma[0]),
+		  (unsigned long long)(tcp[1] - tcp[0]), (unsigned long long)(imm[1] - imm[0]));
+	out_flush();
 }
 
 static bool read_states(char (*states)[1024], int n)
@@ -374,8 +430,12 @@ int diff_worker(bool carried)
 {
 	static char states[DIFF_MAX_OPS][1024];
 	static struct diff_script script;
+	static const int deaths[] = {SIGSEGV, SIGBUS, SIGABRT, SIGILL, SIGFPE, SIGQUIT};
 	struct sigaction sa = {.sa_handler = on_signal};
 
+	for (size_t i = 0; i < DIFF_ARRAY_SIZE(deaths); i++)
+		signal(deaths[i], on_death);
+	prctl(PR_SET_TIMERSLACK, 1UL); /* naps as short as they are meant */
 	sigaction(SIGPIPE, &sa, NULL);
 	sigaction(SIGUSR1, &sa, NULL);
 	world.carried = carried;

@@ -51,6 +51,7 @@ enum task_state { TASK_IDLE, TASK_GIVEN, TASK_RUNNING, TASK_DONE };
 struct task {
 	pthread_t thread;
 	_Atomic int tid;
+	int stat; /* its line in /proc */
 	_Atomic int state;
 	struct job job;
 };
@@ -101,8 +102,12 @@ static inline struct end *peer_of(struct world *w, const struct end *e)
 /* unfit.c: NULL, or why this operation would not be comparable now. */
 const char *call_unfit(struct world *w, const struct diff_op *op);
 bool call_any_stuffed(struct world *w);
+/* A slot is this end. */
+bool end_is_named(struct world *w, int end);
 
 /* calls.c */
+/* Where n bytes read by the end differ from what was written; n: nowhere. */
+size_t call_wrong_byte(struct world *w, const struct end *e, const char *in, size_t n);
 void call_prepare(struct world *w, const struct diff_op *op, struct job *job);
 void call_perform(struct job *job);
 /* Keeps the books; prints the result. Returns the length. */
