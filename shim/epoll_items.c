@@ -142,7 +142,8 @@ void vkr_epset_engine_fds(struct vkr_epset *set, int epfd)
 	set->engine_generation = generation;
 }
 
-static void item_make_dual(struct vkr_item *it);
+static void item_be_dual(struct vkr_item *it);
+static void item_watch(struct vkr_item *it);
 
 /* vkr_ctl_lock held. */
 static int make_mixed(struct vkr_epset *set, int epfd)
@@ -155,6 +156,11 @@ static int make_mixed(struct vkr_epset *set, int epfd)
 			vkr_epset_engine_fds(set, epfd);
 		return 0;
 	}
+	/* The sets that hold this one must look into it from now on: before there is a marker that makes it readable.
+	 */
+	DL_FOREACH2(set->file.items, it, file_next)
+	if (make_mixed(it->set, vkr_epset_fd(it->set)) == 0)
+		item_be_dual(it);
 	set->efd = vkr_guard_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	if (set->efd < 0)
 		return -errno;
@@ -173,10 +179,9 @@ static int make_mixed(struct vkr_epset *set, int epfd)
 	atomic_store(&set->mixed, true);
 	if (atomic_load(&set->in_kernel))
 		efd_write(set); /* asleep, and knowing nothing of us */
-	/* The sets that hold this one must look into it from now on. */
 	DL_FOREACH2(set->file.items, it, file_next)
-	if (make_mixed(it->set, vkr_epset_fd(it->set)) == 0)
-		item_make_dual(it);
+	if (it->dual)
+		item_watch(it);
 	return 0;
 }
 
@@ -249,7 +254,7 @@ void vkr_item_free(struct vkr_item *it)
 	free(it);
 }
 
-static void item_make_dual(struct vkr_item *it)
+static void item_be_dual(struct vkr_item *it)
 {
 	if (!it->dual) {
 		DL_DELETE2(it->set->items, it, prev, next);
@@ -258,6 +263,11 @@ static void item_make_dual(struct vkr_item *it)
 		it->set->n_inner += it->file->kind == VKR_KIND_EPOLL;
 	}
 	it->set->one_shots |= (it->events & EPOLLONESHOT) != 0;
+}
+
+static void item_make_dual(struct vkr_item *it)
+{
+	item_be_dual(it);
 	item_watch(it);
 }
 

@@ -457,11 +457,12 @@ static int plain_wait(struct vkr_epset *set, int epfd, struct epoll_event *evs, 
 	r = real_epoll_wait(epfd, evs, max, time_left(deadline), mask);
 	if (r <= 0)
 		return r;
-	/* The markers are in the set a moment before it is called mixed. */
+	/* The markers are in the set a moment before it is called mixed; those of a set inside only after that. */
 	r = strip_markers(set, evs, r);
-	if (!r) {
+	if (!r || vkr_unlikely(atomic_load(&set->mixed))) {
 		pthread_mutex_lock(&vkr_ctl_lock);
 		pthread_mutex_unlock(&vkr_ctl_lock);
+		r = merge_duals(set, evs, 0, r);
 	}
 	return r;
 }
