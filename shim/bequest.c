@@ -211,7 +211,7 @@ static void forked(int fd, struct vkr_file *f, void *arg)
 	l->bequest = (struct vkr_bequest){.owner = -1, .heir = l->bequest.heir, .both = -1};
 	l->listener = NULL; /* the parent's */
 	l->listener_stats = NULL;
-	l->listen_fd = -1;
+	l->kernel_fd = -1;
 	vkr_store(&vkr_pair_inherited, true);
 }
 

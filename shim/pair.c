@@ -214,7 +214,7 @@ int vkr_pair_adopt(int fd, struct vkr_sock *listener)
 	s->told = true;
 	if (listener)
 		vkr_options_inherit(s, listener,
-				    listener->listen_fd >= 0 ? listener->listen_fd : vkr_load(&listener->file.number));
+				    listener->kernel_fd >= 0 ? listener->kernel_fd : vkr_load(&listener->file.number));
 	vkr_store_rel(&s->state, VKR_SOCK_PAIRED);
 	vkr_fd_track(fd, &s->file);
 	return 0;

@@ -47,8 +47,8 @@ struct vkr_sock {
 	struct vkr_listener *listener;
 	struct vkr_listener_stats *listener_stats;
 	struct vkr_conn_stats *tcp_stats;
-	int listen_fd; /* guarded: the kernel's listener by a number that nobody else closes while a thread sleeps in
-			  accept */
+	int kernel_fd; /* guarded: the kernel's listener by a number that nobody else closes while a thread sleeps in
+			  accept; or the socket that holds the port to which a carried one was bound */
 	int pair_lib, pair_app; /* guarded; until the number has been replaced, then pair_lib is the pump's */
 	struct vkr_pump *pump;
 	struct vkr_bequest {           /* of a listener: bequest.h */

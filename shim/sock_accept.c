@@ -235,8 +235,8 @@ int vkr_sock_accept4(int fd, struct sockaddr *sa, socklen_t *len, int flags)
 		/* as it is */
 	} else {
 		vkr_sock_listen_retry(l, fd);
-		if (l->listen_fd >= 0)
-			fd = l->listen_fd; /* the number may be closed, and be another's, while we sleep */
+		if (l->kernel_fd >= 0)
+			fd = l->kernel_fd; /* the number may be closed, and be another's, while we sleep */
 		for (;;) {
 			r = accept_once(l, fd, sa, len, flags);
 			if (r != -EAGAIN || vkr_load(&l->nonblock))

@@ -98,6 +98,32 @@ void vkr_connect_forked(void)
 
 /* ------------------------------------------------------------------ the two ends of an attempt */
 
+static const struct sockaddr *bound_address(int fd, struct sockaddr_storage *sa)
+{
+	socklen_t len = sizeof(*sa);
+	struct sockaddr_in6 key;
+	static const struct in6_addr any4 = {{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff}}};
+
+	if (vkr_real.getsockname(fd, (struct sockaddr *)sa, &len) < 0)
+		return NULL;
+	address_key((struct sockaddr *)sa, &key);
+	if (!key.sin6_port && (IN6_IS_ADDR_UNSPECIFIED(&key.sin6_addr) || !memcmp(&key.sin6_addr, &any4, 16)))
+		return NULL;
+	return (struct sockaddr *)sa;
+}
+
+/* What the program has bound stays bound in the kernel, where others look for a free port. */
+static void port_keep(struct vkr_sock *s, int fd)
+{
+	struct sockaddr_storage sa;
+
+	if (s->kernel_fd >= 0 || !bound_address(fd, &sa))
+		return;
+	s->kernel_fd = vkr_guard_spare(vkr_real.fcntl(fd, F_DUPFD_CLOEXEC, 0));
+	if (s->kernel_fd >= 0)
+		vkr_guard_slot(s->kernel_fd, &s->kernel_fd);
+}
+
 static void replace_number(int fd, struct vkr_file *f, void *arg)
 {
 	struct vkr_sock *s = (struct vkr_sock *)f;
@@ -118,6 +144,7 @@ static void carry(struct vkr_sock *s)
 		int flags = vkr_real.fcntl(fd, F_GETFL);
 
 		vkr_options_seed(s, fd);
+		port_keep(s, fd);
 		vkr_store(&s->nonblock, flags & O_NONBLOCK);
 		vkr_real.fcntl(s->pair_app, F_SETFL, flags & (O_NONBLOCK | O_ASYNC));
 		vkr_file_each_number(&s->file, replace_number, NULL);
@@ -237,20 +264,6 @@ static int no_attempt(struct vkr_sock *s, const struct sockaddr *sa, const char 
 	vkr_sock_final(s, VKR_ROLE_CONNECT, NULL, sa, why);
 	pthread_mutex_unlock(&vkr_ctl_lock);
 	return VKR_PASS;
-}
-
-static const struct sockaddr *bound_address(int fd, struct sockaddr_storage *sa)
-{
-	socklen_t len = sizeof(*sa);
-	struct sockaddr_in6 key;
-	static const struct in6_addr any4 = {{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff}}};
-
-	if (vkr_real.getsockname(fd, (struct sockaddr *)sa, &len) < 0)
-		return NULL;
-	address_key((struct sockaddr *)sa, &key);
-	if (!key.sin6_port && (IN6_IS_ADDR_UNSPECIFIED(&key.sin6_addr) || !memcmp(&key.sin6_addr, &any4, 16)))
-		return NULL;
-	return (struct sockaddr *)sa;
 }
 
 /* 0: the attempt runs and the state is CONNECTING. VKR_PASS: TCP. */

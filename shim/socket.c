@@ -106,8 +106,8 @@ void vkr_sock_destroy(struct vkr_sock *s)
 	vkr_bequest_drop(s);
 	if (s->listener)
 		vkr_listener_close(s->listener);
-	if (s->listen_fd >= 0)
-		vkr_guard_close(s->listen_fd);
+	if (s->kernel_fd >= 0)
+		vkr_guard_close(s->kernel_fd);
 	if (s->listener_stats)
 		vkr_stats_listener_free(s->listener_stats);
 	if (s->dissolved)
@@ -177,9 +177,9 @@ static void listen_rdma(struct vkr_sock *s, int fd)
 void vkr_sock_listen_own(struct vkr_sock *s, int fd)
 {
 	vkr_real.fcntl(fd, F_SETFL, vkr_real.fcntl(fd, F_GETFL) | O_NONBLOCK);
-	s->listen_fd = vkr_guard_fd(vkr_real.fcntl(fd, F_DUPFD_CLOEXEC, 0));
-	if (s->listen_fd >= 0)
-		vkr_guard_slot(s->listen_fd, &s->listen_fd);
+	s->kernel_fd = vkr_guard_fd(vkr_real.fcntl(fd, F_DUPFD_CLOEXEC, 0));
+	if (s->kernel_fd >= 0)
+		vkr_guard_slot(s->kernel_fd, &s->kernel_fd);
 	listen_rdma(s, fd);
 	vkr_bequest_make(s);
 	pthread_mutex_lock(&vkr_ctl_lock);

@@ -68,6 +68,6 @@ def redis_py(mode, work):
     with mode.server(program('redis-server'), '--port', str(port), '--save', '', '--enable-debug-command', 'yes',
                      '--enable-module-command', 'yes', port=port):
         return in_python(mode, 'run_pytest.py', [
-            *[p for p in chosen if os.path.exists(p)], '-c', f'{source}/pyproject.toml', '--rootdir', source, '-q', '--capture=no',
+            *[p for p in chosen if os.path.exists(p)], '-c', '/dev/null', '--rootdir', source, '-o', 'asyncio_mode=auto', '-q', '--capture=no',
             '-m', 'not onlycluster and not redismod and not ssl and not cp_integration and not replica',
             f'--redis-url=redis://127.0.0.1:{port}/0'], source, limit=90, timeout=2400)
