@@ -8,7 +8,7 @@
 #   --tier quick    release build; unit tests, softverbs, conformance, a small interoperability run: some minutes
 #   --tier default  and faults, traps, the differential tester, all interoperability topics: about 20 minutes on 2 cores
 #   --tier full     and the sanitizers, the second compiler, long runs and large counts: more than an hour
-#   --only SUITE    one suite: build, unit, softverbs, conformance, model, fault, traps, native, fuzz, diff, interop,
+#   --only SUITE    one suite: build, unit, softverbs, conformance, trouble, model, fault, traps, native, fuzz, diff, interop,
 #                   asan (with it hostile peers), tsan, clang, or the name of an interoperability topic (values, replica, ...); may be repeated
 #   --no-install    do not install missing Debian packages first (scripts/install-deps.sh)
 #
@@ -163,7 +163,7 @@ if build release; then
 		run build "native peers" -L '^peers$' -R "$native_cells" -j "$jobs"
 		[ ! -d build/native-matrix ] || /usr/bin/python3 tests/native/table.py build/native-matrix
 	fi
-	for suite in unit softverbs model conformance fault traps fuzz diff; do
+	for suite in unit softverbs model conformance trouble fault traps fuzz diff; do
 		if wanted $suite; then
 			run build "$suite" -L "^$suite\$" -j "$jobs"
 		fi

@@ -89,7 +89,7 @@ static bool writable(int fd)
 {
 	struct pollfd p = {.fd = fd, .events = POLLOUT};
 
-	return vkr_real.poll(&p, 1, 0) > 0 && p.revents & POLLOUT;
+	return vkr_poll_now(&p, 1) > 0 && p.revents & POLLOUT;
 }
 
 /* One announcement: the process that sent it is kept an eye on. False: there is none. */
@@ -127,7 +127,7 @@ static bool has_heirs(struct vkr_bequest *b)
 
 	while (i < b->n_heirs) {
 		p = (struct pollfd){.fd = b->heirs[i], .events = POLLIN};
-		if (vkr_real.poll(&p, 1, 0) <= 0)
+		if (vkr_poll_now(&p, 1) <= 0)
 			return true;
 		close_one(&b->heirs[i]); /* it has ended */
 		b->heirs[i] = b->heirs[--b->n_heirs];

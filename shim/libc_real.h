@@ -150,6 +150,18 @@ struct vkr_real {
 
 extern struct vkr_real vkr_real;
 
+/* poll() without waiting. A signal that has come makes it EINTR all the same, and says nothing about the descriptors.
+ */
+static inline int vkr_poll_now(struct pollfd *fds, nfds_t n)
+{
+	int r;
+
+	do
+		r = vkr_real.poll(fds, n, 0);
+	while (vkr_unlikely(r < 0) && errno == EINTR);
+	return r;
+}
+
 /* Resolves everything and reads the configuration; called by the constructor, and by the first socket() or
  * epoll_create() before it. Cheap when done; keeps errno. */
 void vkr_init(void);

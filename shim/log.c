@@ -160,7 +160,7 @@ static void line_emit(int fd, const char *line, size_t len)
 	sigset_t block, before, pending, pipe_only;
 	ssize_t rc;
 
-	if (vkr_real.poll(&p, 1, 0) != 1 || !(p.revents & POLLOUT))
+	if (vkr_poll_now(&p, 1) != 1 || !(p.revents & POLLOUT))
 		return;
 	sigemptyset(&pipe_only);
 	sigaddset(&pipe_only, SIGPIPE);

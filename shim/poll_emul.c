@@ -177,7 +177,7 @@ static void channels_drain(void)
 
 	for (i = 0; i < n; i++)
 		p[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
-	if (n == 0 || vkr_real.poll(p, (nfds_t)n, 0) <= 0)
+	if (n == 0 || vkr_poll_now(p, (nfds_t)n) <= 0)
 		return;
 	for (i = 0; i < n; i++)
 		if (p[i].revents)
@@ -211,7 +211,7 @@ bool vkr_epset_ready(struct vkr_epset *set)
 		vkr_epset_ready(inner[i]); /* puts its markers to rest; if it is ready, this set has heard of it */
 		vkr_file_put(&inner[i]->file);
 	}
-	any = any || p.fd < 0 || vkr_real.poll(&p, 1, 0) > 0;
+	any = any || p.fd < 0 || vkr_poll_now(&p, 1) > 0;
 	if (renew)
 		efd_renew(set);
 	return any;

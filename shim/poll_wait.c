@@ -26,9 +26,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define DEAF_NS 1000000 /* how long a waiter without an eventfd sleeps at a time */
+
 struct waiter {
 	struct waiter *next;
-	int efd;
+	int efd; /* -1: none could be had, and the wait looks again every now and then */
 	_Atomic bool asleep, signaled;
 };
 
@@ -59,17 +61,15 @@ static struct waiter *waiter_get(void)
 	if (w)
 		pool = w->next;
 	pthread_mutex_unlock(&pool_lock);
-	if (w)
+	if (w && w->efd >= 0)
 		return w;
-	w = calloc(1, sizeof(*w));
+	if (!w)
+		w = calloc(1, sizeof(*w));
 	if (!w)
 		return NULL;
 	w->efd = vkr_guard_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-	if (w->efd < 0) {
-		free(w);
-		return NULL;
-	}
-	vkr_guard_slot(w->efd, &w->efd);
+	if (w->efd >= 0)
+		vkr_guard_slot(w->efd, &w->efd);
 	return w;
 }
 
@@ -138,10 +138,13 @@ static void sleep_over(struct waiter **w)
 static int sleep_kernel(struct waiter *w, struct pollfd *fds, nfds_t n, nfds_t *all, int64_t left, const sigset_t *mask,
 			bool (*ready)(void *arg), void *arg)
 {
-	struct timespec ts = {left / 1000000000, left % 1000000000};
 	VKR_CLEANUP(sleep_over) struct waiter *asleep = w;
+	struct timespec ts;
 	int r;
 
+	if (vkr_unlikely(w->efd < 0))
+		left = left < 0 ? DEAF_NS : vkr_min(left, (int64_t)DEAF_NS);
+	ts = (struct timespec){left / 1000000000, left % 1000000000};
 	vkr_engine_sleep_begin();
 	vkr_store(&w->asleep, true);
 	atomic_thread_fence(memory_order_seq_cst);

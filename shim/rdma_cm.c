@@ -32,6 +32,8 @@ int vkr_cm_open(const char **reason)
 	if (!channel) {
 		*reason = errno == EACCES || errno == EPERM
 			      ? "no permission for RDMA connection management (/dev/infiniband/rdma_cm)"
+			  : errno == ENOMEM || errno == EMFILE || errno == ENFILE
+			      ? "no descriptor or memory is left for RDMA connection management"
 			      : "RDMA connection management is not available (kernel module rdma_ucm?)";
 		return errno ? -errno : -ENODEV;
 	}
@@ -39,6 +41,12 @@ int vkr_cm_open(const char **reason)
 		channel->fd = vkr_guard_fd(channel->fd);
 	vkr_real.fcntl(channel->fd, F_SETFL, vkr_real.fcntl(channel->fd, F_GETFL) | O_NONBLOCK);
 	return 0;
+}
+
+void vkr_cm_close(void)
+{
+	vkr_verbs.rdma_destroy_event_channel(channel);
+	channel = NULL;
 }
 
 int vkr_cm_fd(void)

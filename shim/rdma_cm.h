@@ -43,6 +43,7 @@ extern struct vkr_listener *vkr_listeners; /* registry lock */
 
 /* Opens the CM's event channel. 0 or -errno and a reason. */
 int vkr_cm_open(const char **reason);
+void vkr_cm_close(void); /* nobody has used it */
 int vkr_cm_fd(void);
 /* Progress thread: handles the events that wait. */
 void vkr_cm_readable(void);

@@ -45,15 +45,17 @@ static int start(const char **reason)
 	if (ret)
 		return ret;
 	ret = vkr_progress_start(&source);
-	if (ret)
+	if (ret) {
+		vkr_cm_close();
 		*reason = "the progress thread could not be started";
+	}
 	return ret;
 }
 
-/* A device may come; libraries and permissions do not while the program runs. */
+/* A device may come, and memory and descriptors be had again. */
 static bool may_have_changed(void)
 {
-	return failure == -ENODEV && vkr_now_ns() - failure_ns > RETRY_NS;
+	return vkr_now_ns() - failure_ns > RETRY_NS;
 }
 
 int vkr_engine_start(const char **reason)

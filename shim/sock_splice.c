@@ -82,7 +82,7 @@ static bool nonblocking(int fd, unsigned flags)
 static int pipe_wait(int pipe, short events, bool dont_wait)
 {
 	struct pollfd p = {.fd = pipe, .events = events};
-	int r = vkr_real.poll(&p, 1, dont_wait ? 0 : -1);
+	int r = dont_wait ? vkr_poll_now(&p, 1) : vkr_real.poll(&p, 1, -1);
 
 	return r < 0 ? -errno : r ? 0 : -EAGAIN;
 }

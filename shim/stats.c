@@ -111,8 +111,10 @@ static int memfd_make(void)
 	fd = memfd_create("vkrdma-stats", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0)
 		return -errno;
-	if (ftruncate(fd, sizeof(struct vkr_stats_map)) < 0) {
-		rc = -errno;
+	do
+		rc = ftruncate(fd, sizeof(struct vkr_stats_map)) < 0 ? -errno : 0;
+	while (rc == -EINTR);
+	if (rc < 0) {
 		vkr_real.close(fd);
 		return rc;
 	}

@@ -319,9 +319,11 @@ struct ibv_cq *sv_cq_create(struct ibv_context *c, int cqe, void *context, struc
 		errno = EINVAL;
 		return NULL;
 	}
-	cq = calloc(1, sizeof(*cq));
-	if (!cq)
+	cq = sv_fault_hit(SV_FAULT_CREATE_CQ) ? NULL : calloc(1, sizeof(*cq));
+	if (!cq) {
+		errno = ENOMEM;
 		return NULL;
+	}
 	cq->cq.context = c;
 	cq->cq.channel = ch;
 	cq->cq.cq_context = context;

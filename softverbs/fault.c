@@ -13,6 +13,7 @@
 
 static struct {
 	long create_qp, reg_mr, die_after, cq_error, delay_us, request_ms;
+	long odds_qp, odds_cq, odds_mr, odds_post, late_us; /* one of so many; 0: none */
 	bool no_device, memlock, loopback;
 	_Atomic bool removed, unreachable, no_rtu;
 	_Atomic long stale;
@@ -21,7 +22,8 @@ static struct {
 
 _Atomic bool sv_faults;
 
-static _Atomic long seen[4];
+static _Atomic long seen[SV_FAULTS];
+static _Atomic uint64_t dice; /* its first value is seed=N */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* ------------------------------------------------------------------ what happens at a moment: no lock held */
@@ -208,37 +210,50 @@ static bool parse_timed(const char *w)
 	return true;
 }
 
+static const struct {
+	const char *word;
+	long *value;
+	long without; /* its value where none is given */
+} numbers[] = {
+    {"fail_create_qp", &f.create_qp, 1}, {"fail_reg_mr", &f.reg_mr, 1},     {"die_after", &f.die_after, 0},
+    {"cq_error", &f.cq_error, 1},        {"delay", &f.delay_us, 0},         {"slow_request", &f.request_ms, 0},
+    {"odds_create_qp", &f.odds_qp, 2},   {"odds_create_cq", &f.odds_cq, 2}, {"odds_reg_mr", &f.odds_mr, 2},
+    {"odds_post", &f.odds_post, 2},      {"late", &f.late_us, 1000},
+};
+
+static bool parse_number(const char *w, size_t n, long value)
+{
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+		if (strlen(numbers[i].word) != n || memcmp(numbers[i].word, w, n))
+			continue;
+		*numbers[i].value = value ? value : numbers[i].without;
+		return true;
+	}
+	return false;
+}
+
 static bool parse_word(const char *w)
 {
 	const char *eq = strchr(w, '=');
 	size_t n = eq ? (size_t)(eq - w) : strlen(w);
 	long value = eq ? strtol(eq + 1, NULL, 10) : 0;
 
-	if (!strncmp(w, "fail_create_qp", n) && n == 14)
-		f.create_qp = value ? value : 1;
-	else if (!strncmp(w, "fail_reg_mr", n) && n == 11)
-		f.reg_mr = value ? value : 1;
-	else if (!strncmp(w, "die_after", n) && n == 9)
-		f.die_after = value;
-	else if (!strncmp(w, "cq_error", n) && n == 8)
-		f.cq_error = value ? value : 1;
-	else if (!strncmp(w, "delay", n) && n == 5)
-		f.delay_us = value;
-	else if (!strncmp(w, "slow_request", n) && n == 12)
-		f.request_ms = value;
-	else if (!strncmp(w, "stale", n) && n == 5)
+	if (parse_number(w, n, value)) {
+	} else if (!strncmp(w, "seed", n) && n == 4) {
+		sv_store(&dice, (uint64_t)value << 32);
+	} else if (!strncmp(w, "stale", n) && n == 5) {
 		sv_store(&f.stale, value ? value : 1);
-	else if (!strcmp(w, "memlock"))
+	} else if (!strcmp(w, "memlock")) {
 		f.memlock = true;
-	else if (!strcmp(w, "no_loopback"))
+	} else if (!strcmp(w, "no_loopback")) {
 		f.loopback = true;
-	else if (!strncmp(w, "no_device", n) && n == 9)
+	} else if (!strncmp(w, "no_device", n) && n == 9) {
 		f.no_device = true;
-	else if (!strcmp(w, "absent"))
+	} else if (!strcmp(w, "absent")) {
 		sv_store(&f.removed, true);
-	else if (!strncmp(w, "script=", 7))
+	} else if (!strncmp(w, "script=", 7)) {
 		script.path = strdup(w + 7);
-	else if (!strncmp(w, "unreachable", n) && n == 11) {
+	} else if (!strncmp(w, "unreachable", n) && n == 11) {
 		f.unreachable_ms = value > 0 ? (unsigned)value : 1000;
 		sv_store_rel(&f.unreachable, true);
 	} else {
@@ -331,6 +346,21 @@ bool sv_fault_no_rtu(void)
 	return sv_load(&f.no_rtu);
 }
 
+/* The next number of the sequence that seed=N names; threads share it, so that each may have another one next time. */
+static uint64_t roll(void)
+{
+	uint64_t x = atomic_fetch_add(&dice, 1) * 0x9e3779b97f4a7c15ull;
+
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+	return x ^ x >> 31;
+}
+
+static bool unlucky(long odds)
+{
+	return odds && roll() % (uint64_t)odds == 0;
+}
+
 /* The N-th call and all after it. */
 static bool counted(enum sv_fault what, long n)
 {
@@ -341,9 +371,11 @@ bool sv_fault_count(enum sv_fault what)
 {
 	switch (what) {
 	case SV_FAULT_CREATE_QP:
-		return counted(what, f.create_qp);
+		return counted(what, f.create_qp) || unlucky(f.odds_qp);
+	case SV_FAULT_CREATE_CQ:
+		return unlucky(f.odds_cq);
 	case SV_FAULT_REG_MR:
-		return counted(what, f.reg_mr);
+		return counted(what, f.reg_mr) || unlucky(f.odds_mr);
 	case SV_FAULT_CQ:
 		return f.cq_error && atomic_fetch_add(&seen[what], 1) + 1 == f.cq_error;
 	case SV_FAULT_POST:
@@ -354,7 +386,17 @@ bool sv_fault_count(enum sv_fault what)
 		}
 		if (sv_unlikely(f.die_after) && counted(what, f.die_after))
 			kill(getpid(), SIGKILL);
-		return false;
+		return unlucky(f.odds_post);
+	case SV_FAULTS:
+		break;
 	}
 	return false;
+}
+
+uint64_t sv_fault_late(void)
+{
+	if (sv_likely(!sv_load(&sv_faults)) || !f.late_us)
+		return 0;
+	/* Every other one is in time. */
+	return roll() % 2 ? sv_now() + roll() % (uint64_t)f.late_us * 1000 : 0;
 }

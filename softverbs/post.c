@@ -292,6 +292,8 @@ static enum sv_exec exec_wr(struct sv_qp *qp, struct sv_swr *w)
 	struct ibv_sge sg[SV_MAX_SGE];
 	enum sv_exec x;
 
+	if (sv_unlikely(w->late))
+		return sv_now() < w->late ? SV_X_LATE : SV_X_DONE;
 	if (!sg_resolve(qp, w, sg))
 		return fail(qp, IBV_WC_LOC_PROT_ERR);
 	if (!sv_remote_begin(qp))
@@ -313,7 +315,9 @@ static enum sv_exec exec_wr(struct sv_qp *qp, struct sv_swr *w)
 		break;
 	}
 	sv_remote_end(qp);
-	return x;
+	if (sv_likely(x == SV_X_DONE))
+		w->late = sv_fault_late();
+	return sv_unlikely(w->late) ? SV_X_LATE : x;
 }
 
 /* ------------------------------------------------------------------ completion */
@@ -431,6 +435,9 @@ static bool head_waits(struct sv_qp *qp, enum sv_exec why)
 		}
 		qp->fail_status = IBV_WC_RETRY_EXC_ERR;
 		return now < qp->deadline;
+	case SV_X_LATE:
+		qp->recheck = qp->pend->late;
+		return true;
 	default:
 		/* ROOM and REPLY end by a kick; look again now and then should one be lost with its sender. */
 		qp->recheck = now + 50000000;
@@ -550,9 +557,9 @@ static int swr_fill(struct sv_qp *qp, const struct ibv_send_wr *wr, struct sv_sw
 static int post_one(struct sv_qp *qp, const struct ibv_send_wr *wr)
 {
 	struct sv_swr w;
+	bool doomed = sv_fault_hit(SV_FAULT_POST);
 	int ret;
 
-	sv_fault_hit(SV_FAULT_POST);
 	if (qp->state == IBV_QPS_RESET || qp->state == IBV_QPS_INIT || qp->state == IBV_QPS_RTR)
 		return EINVAL;
 	ret = swr_fill(qp, wr, &w);
@@ -567,7 +574,7 @@ static int post_one(struct sv_qp *qp, const struct ibv_send_wr *wr)
 		return 0;
 	}
 	if (sv_likely(!qp->pend && qp->state == IBV_QPS_RTS)) {
-		enum sv_exec x = exec_wr(qp, &w);
+		enum sv_exec x = sv_unlikely(doomed) ? fail(qp, IBV_WC_RETRY_EXC_ERR) : exec_wr(qp, &w);
 
 		if (sv_likely(x == SV_X_DONE)) {
 			qp->sq_seq++;
@@ -581,8 +588,11 @@ static int post_one(struct sv_qp *qp, const struct ibv_send_wr *wr)
 			return 0;
 		}
 	}
-	if (!swr_keep(qp, &w))
-		return ENOMEM;
+	if (!swr_keep(qp, &w)) {
+		if (!w.late)
+			return ENOMEM;
+		sv_send_done(qp, &w, IBV_WC_SUCCESS);
+	}
 	qp->sq_seq++;
 	return 0;
 }

@@ -129,12 +129,16 @@ void sv_evq_purge(struct sv_evq *q, bool (*match)(struct sv_event *, void *), vo
 static void *shared_map(const char *name, uint64_t size, int *fd)
 {
 	void *p;
+	int ret;
 
 	*fd = sv_fd_new(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	if (*fd < 0)
 		return NULL;
 	sv_fd_slot(*fd, (_Atomic int *)fd, 0);
-	if (ftruncate(*fd, (off_t)size) || fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW))
+	do
+		ret = ftruncate(*fd, (off_t)size);
+	while (ret && errno == EINTR);
+	if (ret || fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW))
 		goto fail;
 	p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, *fd, 0);
 	if (p == MAP_FAILED)

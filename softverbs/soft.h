@@ -210,9 +210,10 @@ struct sv_swr {
 	bool asked;   /* READ or atomic: the request is in the ring; write: pieces of it are, up to `until` */
 	uint32_t until;
 	bool is_inline;
+	uint64_t late; /* carried out, but it completes only then (fault.c); 0: as usual */
 };
 
-enum sv_exec { SV_X_DONE, SV_X_RNR, SV_X_ROOM, SV_X_AWAY, SV_X_REPLY, SV_X_FAIL };
+enum sv_exec { SV_X_DONE, SV_X_RNR, SV_X_ROOM, SV_X_AWAY, SV_X_REPLY, SV_X_LATE, SV_X_FAIL };
 
 struct sv_peer;
 
@@ -545,7 +546,7 @@ void sv_cm_removal(void); /* DEVICE_REMOVAL on every id that has a device */
 
 /* ------------------------------------------------------------------ fault.c */
 
-enum sv_fault { SV_FAULT_CREATE_QP, SV_FAULT_REG_MR, SV_FAULT_POST, SV_FAULT_CQ };
+enum sv_fault { SV_FAULT_CREATE_QP, SV_FAULT_CREATE_CQ, SV_FAULT_REG_MR, SV_FAULT_POST, SV_FAULT_CQ, SV_FAULTS };
 extern _Atomic bool sv_faults; /* any are asked for */
 bool sv_fault_count(enum sv_fault f);
 /* True if the call must fail. */
@@ -558,9 +559,10 @@ bool sv_fault_memlock(void);  /* RLIMIT_MEMLOCK counts */
 bool sv_fault_loopback(void); /* no device stands behind its addresses */
 void sv_fault_start(void);
 bool sv_fault_unreachable(unsigned *ms);
-void sv_fault_request(void); /* before a connection request leaves */
-bool sv_fault_stale(void);   /* this request is refused as stale */
-bool sv_fault_no_rtu(void);  /* RTUs get lost */
+void sv_fault_request(void);  /* before a connection request leaves */
+bool sv_fault_stale(void);    /* this request is refused as stale */
+bool sv_fault_no_rtu(void);   /* RTUs get lost */
+uint64_t sv_fault_late(void); /* sv_now() before which a request has not completed, or 0 */
 int sv_fault_now(const char *word);
 
 #endif
