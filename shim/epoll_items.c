@@ -247,11 +247,18 @@ void vkr_item_free(struct vkr_item *it)
 	DL_DELETE2(it->file->items, it, file_prev, file_next);
 	if (it->dual) {
 		DL_DELETE2(it->set->duals, it, prev, next);
-		it->set->n_inner -= it->file->kind == VKR_KIND_EPOLL;
 	} else {
 		DL_DELETE2(it->set->items, it, prev, next);
 	}
 	free(it);
+}
+
+/* A thread that sleeps may be given the kernel's event before the item is dual: it waits for vkr_ctl_lock then. */
+static void dual_expected(struct vkr_epset *set, const struct vkr_file *f, uint32_t events)
+{
+	vkr_store(&set->had_duals, true);
+	if (f->kind == VKR_KIND_EPOLL || events & EPOLLONESHOT)
+		vkr_store(&set->checks_duals, true);
 }
 
 static void item_be_dual(struct vkr_item *it)
@@ -260,9 +267,8 @@ static void item_be_dual(struct vkr_item *it)
 		DL_DELETE2(it->set->items, it, prev, next);
 		DL_APPEND2(it->set->duals, it, prev, next);
 		it->dual = true;
-		it->set->n_inner += it->file->kind == VKR_KIND_EPOLL;
 	}
-	it->set->one_shots |= (it->events & EPOLLONESHOT) != 0;
+	dual_expected(it->set, it->file, it->events);
 }
 
 static void item_make_dual(struct vkr_item *it)
@@ -450,6 +456,9 @@ static int ctl_kernel(struct vkr_epset *set, struct vkr_file *f, struct vkr_item
 
 	if (r)
 		return r;
+	if (op != EPOLL_CTL_DEL && vkr_file_pollable(f) && !vkr_bad_pointer(ev, sizeof(*ev)) &&
+	    make_mixed(set, epfd) == 0)
+		dual_expected(set, f, ev->events);
 	if (!(off && op == EPOLL_CTL_DEL) && vkr_real.epoll_ctl(epfd, off ? EPOLL_CTL_ADD : op, fd, ev) < 0)
 		return -errno;
 	if (vkr_unlikely(vkr_is_shared(f)))
@@ -469,7 +478,7 @@ static int ctl_kernel(struct vkr_epset *set, struct vkr_file *f, struct vkr_item
 			vkr_item_free(it);
 		return 0;
 	}
-	if (it && vkr_file_pollable(f) && make_mixed(set, epfd) == 0)
+	if (it && vkr_file_pollable(f) && vkr_load(&set->mixed))
 		item_make_dual(it);
 	if (watched && vkr_file_ready(f) & vkr_item_wants(it))
 		item_post(it); /* else the watch has done it */

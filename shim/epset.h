@@ -16,14 +16,15 @@ struct vkr_epset {
 	struct vkr_item *duals; /* registered in the kernel and watched: listeners, sets that hold streams */
 	struct vkr_item *ready; /* DL, under lock */
 	_Atomic uint32_t n_ready;
-	_Atomic bool mixed;    /* holds something the kernel knows nothing of */
-	bool signaled;         /* the eventfd was written and not read yet; under lock */
-	_Atomic int sleepers;  /* changed under lock */
-	_Atomic int in_kernel; /* threads that sleep in the kernel's wait alone: the set was not mixed */
-	int n_inner;           /* sets among the duals */
-	bool one_shots;        /* a dual was registered with EPOLLONESHOT: its halves are claimed together */
-	_Atomic int n_heirs;   /* inherited streams among the items that the kernel's set does not have yet */
-	int efd;               /* guarded */
+	_Atomic bool mixed;     /* holds something the kernel knows nothing of */
+	bool signaled;          /* the eventfd was written and not read yet; under lock */
+	_Atomic int sleepers;   /* changed under lock */
+	_Atomic int in_kernel;  /* threads that sleep in the kernel's wait alone: the set was not mixed */
+	_Atomic bool had_duals; /* set before the kernel knows of the first */
+	_Atomic bool
+	    checks_duals;    /* the same for a set, or one with EPOLLONESHOT: an event of the kernel's may not stand */
+	_Atomic int n_heirs; /* inherited streams among the items that the kernel's set does not have yet */
+	int efd;             /* guarded */
 	int own; /* guarded: the kernel's set under a number that the application cannot close; mixed sets */
 	unsigned engine_generation;
 	_Atomic int native;        /* registrations made in the kernel (never too few) */

@@ -166,11 +166,12 @@ static int strip_markers(struct vkr_epset *set, struct epoll_event *evs, int n)
  * A set inside this one is readable in the kernel's eyes also when only a marker of ours is: look again once the
  * markers have been dealt with.
  */
-#define IN_BITS   (EPOLLIN | EPOLLRDNORM)
-#define INNER_MAX 8 /* as deep as the kernel nests is 4; wide sets of sets are looked at in part, and reported */
+#define IN_BITS     (EPOLLIN | EPOLLRDNORM)
+#define DRAIN_TRIES 8 /* then a stream of completions counts as readiness */
+#define INNER_MAX   8 /* as deep as the kernel nests is 4; wide sets of sets are looked at in part, and reported */
 
-/* Completion events that nobody has taken make every set that holds a channel readable. */
-static void channels_drain(void)
+/* Completion events that nobody has taken make every set that holds a channel readable. True: there were some. */
+static bool channels_drain(void)
 {
 	struct pollfd p[VKR_MAX_DEVICES];
 	int fds[VKR_MAX_DEVICES], n = vkr_engine_fds(fds), i;
@@ -178,10 +179,23 @@ static void channels_drain(void)
 	for (i = 0; i < n; i++)
 		p[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
 	if (n == 0 || vkr_poll_now(p, (nfds_t)n) <= 0)
-		return;
+		return false;
 	for (i = 0; i < n; i++)
 		if (p[i].revents)
 			vkr_engine_event(fds[i]);
+	return true;
+}
+
+/* The kernel's word, when no completion event has come since the channels were drained. */
+static bool readable_without_channels(struct pollfd *p)
+{
+	bool readable;
+	int tries = 0;
+
+	do
+		readable = vkr_poll_now(p, 1) > 0;
+	while (readable && tries++ < DRAIN_TRIES && channels_drain());
+	return readable;
 }
 
 bool vkr_epset_ready(struct vkr_epset *set)
@@ -211,7 +225,7 @@ bool vkr_epset_ready(struct vkr_epset *set)
 		vkr_epset_ready(inner[i]); /* puts its markers to rest; if it is ready, this set has heard of it */
 		vkr_file_put(&inner[i]->file);
 	}
-	any = any || p.fd < 0 || vkr_poll_now(&p, 1) > 0;
+	any = any || p.fd < 0 || readable_without_channels(&p) || vkr_epset_peek(set);
 	if (renew)
 		efd_renew(set);
 	return any;
@@ -276,7 +290,7 @@ static int merge_duals(struct vkr_epset *set, struct epoll_event *evs, int n, in
 			;
 		if (j < n)
 			evs[j].events |= evs[i].events;
-		else if (!(set->n_inner || set->one_shots) || event_stands(set, &evs[i]))
+		else if (!vkr_load(&set->checks_duals) || event_stands(set, &evs[i]))
 			evs[out++] = evs[i];
 	}
 	return out;
@@ -286,11 +300,12 @@ static int merge_duals(struct vkr_epset *set, struct epoll_event *evs, int n, in
 static int add_user(struct vkr_epset *set, struct epoll_event *evs, int k, int max)
 {
 	int n = k < max ? collect(set, evs + k, max - k) : 0, i, j, out = k;
+	bool duals = vkr_load(&set->had_duals);
 
 	for (i = k; i < k + n; i++) {
-		for (j = 0; set->duals && j < k && evs[j].data.u64 != evs[i].data.u64; j++)
+		for (j = 0; duals && j < k && evs[j].data.u64 != evs[i].data.u64; j++)
 			;
-		if (set->duals && j < k)
+		if (duals && j < k)
 			evs[j].events |= evs[i].events;
 		else
 			evs[out++] = evs[i];
@@ -308,7 +323,7 @@ static int add_kernel(struct vkr_epset *set, int epfd, struct epoll_event *evs, 
 	if (k < 0)
 		return n ? n : k;
 	k = strip_markers(set, evs + n, k);
-	return set->duals ? merge_duals(set, evs, n, k) : n + k;
+	return vkr_load(&set->had_duals) ? merge_duals(set, evs, n, k) : n + k;
 }
 
 /* ------------------------------------------------------------------ epoll_wait */
@@ -379,7 +394,7 @@ static int sleep_once(struct vkr_epset *set, int epfd, struct epoll_event *evs, 
 		return k;
 	vkr_count(&vkr_stats->wakeups, 1);
 	k = strip_markers(set, evs, k);
-	if (k && set->duals)
+	if (k && vkr_load(&set->had_duals))
 		k = merge_duals(set, evs, 0, k);
 	if (!k)
 		return 0;
@@ -425,7 +440,7 @@ static int mixed_wait(struct vkr_epset *set, int epfd, struct epoll_event *evs, 
 			if (n <= 0)
 				return n;
 			n = strip_markers(set, evs, n);
-			if (set->duals)
+			if (vkr_load(&set->had_duals))
 				n = merge_duals(set, evs, 0, n);
 			return n ? n : collect(set, evs, max);
 		}

@@ -90,6 +90,31 @@ static void each(int a, int b)
 	conf_close2(outer, inner);
 }
 
+/* Registered while a thread sleeps on the outer set, which was plain before, and on one that was not. */
+static void while_waiting(int a, int b)
+{
+	struct conf_thread t;
+
+	inner = conf_epoll();
+	conf_ep_add(inner, b, EPOLLIN);
+	ready(a, b);
+	for (int i = 0; i < 60; i++) {
+		conf_note("%d", i);
+		outer = conf_epoll();
+		if (i & 1)
+			conf_ep_add(outer, a, 0);
+		conf_thread_start(&t, waits, NULL);
+		conf_thread_asleep(&t);
+		conf_write_all(a, "x", 1); /* what wakes a completion channel */
+		conf_ep_add(outer, inner, EPOLLIN | EPOLLET | EPOLLONESHOT);
+		CONF_EVENTS((intptr_t)conf_thread_join(&t), EPOLLIN);
+		CONF_EQ(conf_poll1(outer, POLLIN, 0), 0);
+		CONF_OK(close(outer));
+	}
+	conf_close2(a, b);
+	CONF_OK(close(inner));
+}
+
 /* A set that becomes readable says IN alone to those that hold it: who asked for RDNORM hears when it is armed. */
 static void rdnorm(int a, int b)
 {
@@ -111,4 +136,5 @@ CONF_TEST(0)
 {
 	conf_each_role(each);
 	conf_each_role(rdnorm);
+	conf_each_role(while_waiting);
 }
