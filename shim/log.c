@@ -181,13 +181,15 @@ static void line_emit(int fd, const char *line, size_t len)
 void vkr_log_write(enum vkr_log_level level, const char *fmt, ...)
 {
 	char line[LINE_SIZE];
-	int saved = errno;
+	int saved = errno, cancel;
 	va_list ap;
 	size_t len;
 	int fd;
 
 	if (level <= VKR_LOG_NONE || level > VKR_LOG_DEBUG)
 		return;
+	/* Lines are written with locks held: a cancelled thread must not end here. */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	fd = file_path[0] ? file_target() : stderr_target();
 	if (fd >= 0) {
 		va_start(ap, fmt);
@@ -196,6 +198,7 @@ void vkr_log_write(enum vkr_log_level level, const char *fmt, ...)
 		va_end(ap);
 		line_emit(fd, line, len);
 	}
+	pthread_setcancelstate(cancel, NULL);
 	errno = saved;
 }
 

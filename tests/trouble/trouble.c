@@ -66,28 +66,34 @@ static void *next(const char *name, void **at)
 /* Which object a return address lies in, remembered: dladdr() takes a lock and a while. */
 static _Atomic uintptr_t places[4096];
 
-static bool from_library(const void *ra)
+enum place { ELSEWHERE, SHIM, SOFTVERBS };
+
+static enum place place_of(const void *ra)
 {
 	uintptr_t a = (uintptr_t)ra, seen;
 	_Atomic uintptr_t *at = &places[a / 2 % 4096];
+	enum place place = ELSEWHERE;
 	static __thread bool inside;
-	bool ours = false;
 	Dl_info info;
 
 	seen = atomic_load_explicit(at, memory_order_relaxed);
-	if (seen >> 1 == a << 1 >> 1 && seen)
-		return seen & 1;
+	if (seen >> 2 == a << 2 >> 2 && seen)
+		return (enum place)(seen & 3);
 	if (inside)
-		return false;
+		return ELSEWHERE;
 	inside = true;
 	if (dladdr(ra, &info) && info.dli_fname)
-		ours = strstr(info.dli_fname, "libvkrdma.so") || strstr(info.dli_fname, "libvkrdma-soft.so");
+		place = strstr(info.dli_fname, "libvkrdma.so")        ? SHIM
+			: strstr(info.dli_fname, "libvkrdma-soft.so") ? SOFTVERBS
+								      : ELSEWHERE;
 	inside = false;
-	atomic_store_explicit(at, a << 1 | ours, memory_order_relaxed);
-	return ours;
+	atomic_store_explicit(at, a << 2 | place, memory_order_relaxed);
+	return place;
 }
 
-#define FROM_LIBRARY (t.on && from_library(__builtin_return_address(0)))
+#define FROM_LIBRARY (t.on && place_of(__builtin_return_address(0)) != ELSEWHERE)
+/* softverbs stands for the device and its driver: their memory is not the program's. */
+#define FROM_SHIM (t.on && place_of(__builtin_return_address(0)) == SHIM)
 
 /* Among numbers the library's own are told by their height; the program's soft limit lies below them. */
 static bool own(int fd)
@@ -175,7 +181,7 @@ EXPORT void *malloc(size_t n)
 
 	if (!fn)
 		return early_alloc(n);
-	return FROM_LIBRARY && fails(VKR_TROUBLE_ALLOC, ENOMEM) ? NULL : fn(n);
+	return FROM_SHIM && fails(VKR_TROUBLE_ALLOC, ENOMEM) ? NULL : fn(n);
 }
 
 EXPORT void *calloc(size_t n, size_t size)
@@ -184,7 +190,7 @@ EXPORT void *calloc(size_t n, size_t size)
 
 	if (!fn)
 		return early_alloc(n * size);
-	return FROM_LIBRARY && fails(VKR_TROUBLE_ALLOC, ENOMEM) ? NULL : fn(n, size);
+	return FROM_SHIM && fails(VKR_TROUBLE_ALLOC, ENOMEM) ? NULL : fn(n, size);
 }
 
 EXPORT void *realloc(void *p, size_t n)
@@ -193,7 +199,7 @@ EXPORT void *realloc(void *p, size_t n)
 
 	if (!fn)
 		return NULL;
-	return FROM_LIBRARY && n && fails(VKR_TROUBLE_ALLOC, ENOMEM) ? NULL : fn(p, n);
+	return FROM_SHIM && n && fails(VKR_TROUBLE_ALLOC, ENOMEM) ? NULL : fn(p, n);
 }
 
 REAL(free);
@@ -208,14 +214,14 @@ EXPORT void free(void *p)
 EXPORT void *mmap(void *at, size_t n, int prot, int flags, int fd, off_t off)
 {
 	/* MAP_FIXED replaces what is there: that takes no address space, and the private pages are not counted. */
-	if (FROM_LIBRARY && !(flags & MAP_FIXED) && fails(VKR_TROUBLE_ALLOC, ENOMEM))
+	if (FROM_SHIM && !(flags & MAP_FIXED) && fails(VKR_TROUBLE_ALLOC, ENOMEM))
 		return MAP_FAILED;
 	return NEXT(mmap)(at, n, prot, flags, fd, off);
 }
 
 EXPORT int pthread_create(pthread_t *out, const pthread_attr_t *attr, void *(*fn)(void *), void *arg)
 {
-	if (FROM_LIBRARY && strikes(VKR_TROUBLE_ALLOC))
+	if (FROM_SHIM && strikes(VKR_TROUBLE_ALLOC))
 		return EAGAIN;
 	return NEXT(pthread_create)(out, attr, fn, arg);
 }
