@@ -78,6 +78,17 @@ bool vkr_item_claim(struct vkr_item *it);
 /* set->lock held. Idempotent. */
 void vkr_ready_add(struct vkr_epset *set, struct vkr_item *it);
 void vkr_ready_del(struct vkr_epset *set, struct vkr_item *it);
+/* set->lock held. The list begins with `it`, which is on it; what stood before it comes last. */
+static inline void vkr_ready_turn(struct vkr_epset *set, struct vkr_item *it)
+{
+	struct vkr_item *head = set->ready, *tail = head->ready_prev;
+
+	if (it == head)
+		return;
+	tail->ready_next = head; /* a utlist's head knows its tail, and the tail's next is NULL */
+	it->ready_prev->ready_next = NULL;
+	set->ready = it;
+}
 
 /* A connect that succeeded or failed, and that nobody has acted on yet. */
 bool vkr_attempt_ended(struct vkr_file *f);

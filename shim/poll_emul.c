@@ -63,40 +63,54 @@ struct collect {
 	bool claimed; /* a dual with EPOLLONESHOT */
 };
 
-/* set->lock held. */
-static void collect_item(struct vkr_epset *set, struct vkr_item *it, struct collect *c)
+/* set->lock held. True: the item stays on the list. */
+static inline bool collect_item(struct vkr_item *it, struct collect *c)
 {
 	struct vkr_sock *s = (struct vkr_sock *)it->file;
 	uint32_t ready;
 
-	vkr_ready_del(set, it);
-	if (vkr_attempt_ended(it->file)) {
+	if (vkr_likely(it->file->kind == VKR_KIND_SOCK && vkr_load_acq(&s->state) == VKR_SOCK_CARRIED)) {
+		ready = vkr_ready_bits(vkr_pollable_ready(vkr_stream_pollable(s->stream)));
+	} else if (vkr_attempt_ended(it->file)) {
 		/* Settling looks at its items again (vkr_items_recheck, vkr_items_to_kernel). */
-		if (c->n_settle < (int)VKR_ARRAY_SIZE(c->settle)) {
-			vkr_file_hold(it->file);
-			c->settle[c->n_settle++] = s;
-		} else {
-			vkr_ready_add(set, it);
-		}
-		return;
+		if (c->n_settle == (int)VKR_ARRAY_SIZE(c->settle))
+			return true;
+		vkr_file_hold(it->file);
+		c->settle[c->n_settle++] = s;
+		return false;
+	} else {
+		ready = vkr_file_ready(it->file);
 	}
-	ready = vkr_file_ready(it->file) & vkr_item_wants(it);
+	ready &= vkr_item_wants(it);
 	if (!ready)
-		return; /* the next edge brings it back */
+		return false; /* the next edge brings it back */
 	c->evs[c->n].events = ready;
 	c->evs[c->n++].data.u64 = it->data;
 	if (it->events & EPOLLONESHOT) {
 		it->disabled = true;
 		c->claimed |= it->dual;
-	} else if (!(it->events & EPOLLET)) {
-		vkr_ready_add(set, it); /* level-triggered: at the tail, so that everyone has a turn */
 	}
+	return !(it->events & (EPOLLONESHOT | EPOLLET)); /* level-triggered */
+}
+
+/* set->lock held. */
+static void collect_ready(struct vkr_epset *set, struct collect *c)
+{
+	struct vkr_item *it, *next;
+
+	for (it = set->ready; it && c->n < c->max; it = next) {
+		next = it->ready_next;
+		if (!collect_item(it, c))
+			vkr_ready_del(set, it);
+	}
+	/* Who had no room comes first the next time, so that everyone has a turn. */
+	if (it)
+		vkr_ready_turn(set, it);
 }
 
 static int collect(struct vkr_epset *set, struct epoll_event *evs, int max)
 {
 	struct collect c = {.evs = evs, .max = max};
-	uint32_t todo;
 	int i;
 
 	do {
@@ -104,8 +118,7 @@ static int collect(struct vkr_epset *set, struct epoll_event *evs, int max)
 			return c.n;
 		c.n_settle = 0;
 		pthread_mutex_lock(&set->lock);
-		for (todo = vkr_load(&set->n_ready); todo && c.n < c.max; todo--)
-			collect_item(set, set->ready, &c);
+		collect_ready(set, &c);
 		pthread_mutex_unlock(&set->lock);
 		for (i = 0; i < c.n_settle; i++) {
 			vkr_sock_settle(c.settle[i]);
