@@ -33,9 +33,9 @@
  * merely not mapped cannot be told without a system call; they fault as in memcpy(). */
 static inline bool vkr_bad_pointer(const void *p, size_t n)
 {
-	uintptr_t a = (uintptr_t)p;
+	const uintptr_t low = 65536, span = (1ull << 47) - low;
 
-	return n && (a < 65536 || a + n < a || a + n > (1ull << 47));
+	return n && (n > span || (uintptr_t)p - low > span - n);
 }
 
 /* CLOCK_MONOTONIC; engine_progress.c. */

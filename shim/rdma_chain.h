@@ -23,6 +23,7 @@ static inline void vkr_chain_begin(struct vkr_chain *c)
 	c->n = c->n_sge = 0;
 }
 
+/* ibv_post_send() said ret. */
 VKR_COLD void vkr_chain_failed(struct vkr_stream *s, int ret);
 
 static inline void vkr_chain_post(struct vkr_stream *s, struct vkr_chain *c)
@@ -48,14 +49,14 @@ static inline void vkr_chain_room(struct vkr_stream *s, struct vkr_chain *c, int
 		vkr_chain_post(s, c);
 }
 
-/* The next request; the caller has looked at the send queue, and adds the opcode, what belongs to it, and entries. */
-static inline struct ibv_send_wr *vkr_chain_next(struct vkr_stream *s, struct vkr_chain *c, bool signaled)
+/* Begins a request with the entries at sge, none so far; the caller has looked at the send queue. What the opcode looks
+ * at remains to be set, `next` too where it is in no chain. */
+static inline void vkr_wr_begin(struct vkr_stream *s, struct ibv_send_wr *wr, struct ibv_sge *sge, bool signaled)
 {
-	struct ibv_send_wr *wr = &c->wr[c->n++];
 	struct vkr_tx *tx = &s->tx;
 
 	wr->wr_id = (uint64_t)s->ep.generation << 32 | (tx->posted & VKR_WR_SEQ);
-	wr->sg_list = &c->sge[c->n_sge];
+	wr->sg_list = sge;
 	wr->num_sge = 0;
 	wr->send_flags = 0;
 	tx->posted++;
@@ -63,10 +64,9 @@ static inline struct ibv_send_wr *vkr_chain_next(struct vkr_stream *s, struct vk
 		wr->send_flags = IBV_SEND_SIGNALED;
 		tx->unsignaled = 0;
 	}
-	return wr;
 }
 
-static inline void vkr_chain_to_ring(struct vkr_stream *s, struct ibv_send_wr *wr, uint32_t part)
+static inline void vkr_wr_to_ring(struct vkr_stream *s, struct ibv_send_wr *wr, uint32_t part)
 {
 	struct vkr_tx *tx = &s->tx;
 
@@ -81,28 +81,42 @@ static inline void vkr_chain_to_ring(struct vkr_stream *s, struct ibv_send_wr *w
 	vkr_count(&s->stats->bytes_out, part);
 }
 
+/* The last `part` bytes of a message of n in all. */
+static inline void vkr_wr_data(struct vkr_stream *s, struct ibv_send_wr *wr, uint32_t part, uint32_t n)
+{
+	struct vkr_tx *tx = &s->tx;
+
+	wr->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+	wr->imm_data = htonl(n); /* VKR_IMM_DATA is 0: the native form */
+	vkr_wr_to_ring(s, wr, part);
+	tx->data_mark = ++tx->msgs;
+	vkr_count(&s->stats->immediates_out, 1);
+}
+
+static inline struct ibv_send_wr *vkr_chain_next(struct vkr_stream *s, struct vkr_chain *c, bool signaled)
+{
+	struct ibv_send_wr *wr = &c->wr[c->n++];
+
+	vkr_wr_begin(s, wr, &c->sge[c->n_sge], signaled);
+	return wr;
+}
+
 /* The first `part` bytes of a message that goes on at the ring's beginning: written without a word. */
 static inline struct ibv_send_wr *vkr_chain_write(struct vkr_stream *s, struct vkr_chain *c, uint32_t part)
 {
 	struct ibv_send_wr *wr = vkr_chain_next(s, c, false);
 
 	wr->opcode = IBV_WR_RDMA_WRITE;
-	vkr_chain_to_ring(s, wr, part);
+	vkr_wr_to_ring(s, wr, part);
 	return wr;
 }
 
-/* The last `part` bytes of a message of n in all. */
 static inline struct ibv_send_wr *vkr_chain_data(struct vkr_stream *s, struct vkr_chain *c, uint32_t part, uint32_t n,
 						 bool signaled)
 {
 	struct ibv_send_wr *wr = vkr_chain_next(s, c, signaled);
-	struct vkr_tx *tx = &s->tx;
 
-	wr->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-	wr->imm_data = htonl(n); /* VKR_IMM_DATA is 0: the native form */
-	vkr_chain_to_ring(s, wr, part);
-	tx->data_mark = ++tx->msgs;
-	vkr_count(&s->stats->immediates_out, 1);
+	vkr_wr_data(s, wr, part, n);
 	return wr;
 }
 

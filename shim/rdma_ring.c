@@ -9,6 +9,7 @@
 
 #include "config.h"
 #include "iov.h"
+#include "socket.h"
 
 #include <string.h>
 
@@ -18,6 +19,7 @@
 #define TRIM_NS         (1000 * VKR_MS)
 /* Each change takes a message there and back, and costs a native client a new send buffer. */
 #define GROW_FACTOR 4
+#define RX_PIECES   4
 
 /* ------------------------------------------------------------------ rings of the native wire */
 
@@ -187,7 +189,8 @@ static uint32_t ring_piece(const struct vkr_stream *s, const struct vkr_rx_ring 
 	return vkr_min(n, ring->len - off);
 }
 
-int vkr_rx_pieces(const struct vkr_stream *s, struct iovec iov[VKR_RX_PIECES])
+/* Where the unread bytes lie, in order; the number of pieces. */
+static int rx_pieces(const struct vkr_stream *s, struct iovec iov[RX_PIECES])
 {
 	const struct vkr_rx_ring *ring = &s->rx[s->rd];
 	int n = 0;
@@ -206,7 +209,8 @@ int vkr_rx_pieces(const struct vkr_stream *s, struct iovec iov[VKR_RX_PIECES])
 	}
 }
 
-size_t vkr_rx_take(struct vkr_stream *s, const struct iovec *iov, size_t want)
+/* iov NULL: they have been copied already. */
+static VKR_INLINE size_t rx_take(struct vkr_stream *s, const struct iovec *iov, size_t want)
 {
 	struct vkr_iov c = {.iov = iov};
 	size_t done = 0;
@@ -241,11 +245,11 @@ size_t vkr_rx_take(struct vkr_stream *s, const struct iovec *iov, size_t want)
 	return done;
 }
 
-size_t vkr_rx_peek(struct vkr_stream *s, const struct iovec *iov, size_t want)
+static size_t rx_peek(struct vkr_stream *s, const struct iovec *iov, size_t want)
 {
-	struct iovec piece[VKR_RX_PIECES];
+	struct iovec piece[RX_PIECES];
 	struct vkr_iov c = {.iov = iov};
-	int i, n = vkr_rx_pieces(s, piece);
+	int i, n = rx_pieces(s, piece);
 	size_t done = 0;
 
 	for (i = 0; i < n && done < want; i++) {
@@ -255,4 +259,83 @@ size_t vkr_rx_peek(struct vkr_stream *s, const struct iovec *iov, size_t want)
 		done += part;
 	}
 	return done;
+}
+
+/* ------------------------------------------------------------------ rdma.h */
+
+/* What recv says when no byte is there; the order is tcp_recvmsg()'s: an orderly end hides a later error. */
+static ssize_t rx_nothing(struct vkr_stream *s, unsigned how)
+{
+	int err = s->error;
+
+	if (s->peer_fin)
+		return 0;
+	if (err) {
+		if (!(how & VKR_IO_MORE)) {
+			s->error = 0;
+			vkr_stream_update(s, 0);
+		}
+		return -err;
+	}
+	if (s->rd_shut || s->reset)
+		return 0;
+	return -EAGAIN;
+}
+
+/* An end or an error is near, nothing is there, or the bytes stay. */
+static __attribute__((noinline)) ssize_t recv_any(struct vkr_stream *s, const struct iovec *iov, size_t want,
+						  unsigned how)
+{
+	ssize_t ret;
+
+	if (vkr_load(&s->state) != VKR_STREAM_OPEN)
+		return -EAGAIN;
+	if (s->handed_over)
+		return -EXDEV;
+	if (!s->inq)
+		return rx_nothing(s, how);
+	if (!want)
+		return 0;
+	if (how & VKR_IO_PEEK)
+		return (ssize_t)rx_peek(s, iov, want);
+	ret = (ssize_t)rx_take(s, iov, want);
+	vkr_stream_update(s, 0);
+	return ret;
+}
+
+ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, size_t want, unsigned how)
+{
+	ssize_t ret;
+
+	vkr_depth++;
+	pthread_mutex_lock(&s->p.lock);
+	if (vkr_likely(vkr_stream_plain(s) && s->inq && want && !(how & VKR_IO_PEEK))) {
+		ret = (ssize_t)rx_take(s, iov, want);
+		vkr_stream_update(s, 0);
+	} else {
+		ret = recv_any(s, iov, want, how);
+	}
+	pthread_mutex_unlock(&s->p.lock);
+	vkr_depth--;
+	return ret;
+}
+
+ssize_t vkr_stream_forward(struct vkr_stream *s, ssize_t (*take)(void *arg, const struct iovec *iov, int n), void *arg)
+{
+	struct iovec iov[RX_PIECES];
+	ssize_t ret;
+
+	vkr_depth++;
+	pthread_mutex_lock(&s->p.lock);
+	if (!s->inq) {
+		ret = rx_nothing(s, 0);
+	} else {
+		ret = take(arg, iov, rx_pieces(s, iov));
+		if (ret > 0)
+			rx_take(s, NULL, (size_t)ret);
+		vkr_stream_update(s, 0);
+	}
+	pthread_mutex_unlock(&s->p.lock);
+	vkr_depth--;
+	return ret;
 }

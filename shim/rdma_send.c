@@ -24,21 +24,31 @@ static uint32_t queued(const struct vkr_tx *tx)
 	return tx->put - tx->sent;
 }
 
+static uint32_t ring_room(const struct vkr_stream *s)
+{
+	const struct vkr_tx *tx = &s->tx;
+
+	return tx->msgs - tx->proven >= tx->bound ? 0
+	       : s->credits                       ? tx->len - (tx->pos - tx->floor)
+						  : tx->len - tx->off;
+}
+
+static VKR_COLD uint32_t room_look(struct vkr_stream *s)
+{
+	vkr_credit_look(s);
+	return s->broken ? 0 : ring_room(s);
+}
+
 /* Bytes that may be written to the peer now in one message; with credits up to `want` of them may take a look. */
-static uint32_t tx_room(struct vkr_stream *s, uint32_t want)
+static inline uint32_t tx_room(struct vkr_stream *s, uint32_t want)
 {
 	struct vkr_tx *tx = &s->tx;
 	uint32_t room;
 
 	if (!tx->have_ring || vkr_sq_free(s) <= VKR_SEND_CONTROL || tx->control & VKR_CTL_SWITCH)
 		return 0;
-	if (!s->credits)
-		return tx->msgs - tx->proven >= tx->bound ? 0 : tx->len - tx->off;
-	room = tx->len - (tx->pos - tx->floor);
-	if (vkr_likely(room >= want && tx->msgs - tx->proven < tx->bound))
-		return room;
-	vkr_credit_look(s);
-	return s->broken || tx->msgs - tx->proven >= tx->bound ? 0 : tx->len - (tx->pos - tx->floor);
+	room = ring_room(s);
+	return vkr_likely(room >= want || !s->credits) ? room : room_look(s);
 }
 
 static uint32_t stage_space(const struct vkr_tx *tx)
@@ -302,7 +312,7 @@ static void tx_staged(struct vkr_stream *s, struct vkr_chain *c)
 
 /* What is queued waits for the peer, not for our own send queue: on the native wire its answer to a probe tells how
  * many receives it has posted, with credits it has to be asked when it has not told enough. */
-static void tx_wait(struct vkr_stream *s)
+static inline void tx_wait(struct vkr_stream *s)
 {
 	struct vkr_tx *tx = &s->tx;
 
@@ -576,19 +586,25 @@ static VKR_INLINE bool tx_one(struct vkr_stream *s, const struct iovec *iov, siz
 {
 	struct vkr_tx *tx = &s->tx;
 	uint32_t n = (uint32_t)total;
-	struct vkr_chain c;
+	struct ibv_sge sge = {.addr = (uintptr_t)iov->iov_base, .length = n};
+	struct ibv_send_wr wr, *bad;
+	int ret;
 
 	if (total > vkr_min(s->inline_max, VKR_WRITE_MAX) || queued(tx) || !tx->ready || n > tx->len - tx->off ||
 	    vkr_credit_rides(s) || tx_room(s, n) < n)
 		return false;
-	vkr_chain_begin(&c);
-	c.sge[0] = (struct ibv_sge){.addr = (uintptr_t)iov->iov_base, .length = n};
-	direct_request(&c, vkr_chain_data(s, &c, n, n, false), 1);
-	vkr_chain_post(s, &c);
+	vkr_wr_begin(s, &wr, &sge, false);
+	vkr_wr_data(s, &wr, n, n);
+	wr.next = NULL;
+	wr.num_sge = 1;
+	wr.send_flags |= IBV_SEND_INLINE;
+	ret = ibv_post_send(s->qp, &wr, &bad);
+	if (vkr_unlikely(ret))
+		vkr_chain_failed(s, ret);
 	return true;
 }
 
-static ssize_t tx_any(struct vkr_stream *s, const struct iovec *iov, int iovcnt, size_t total)
+static __attribute__((noinline)) ssize_t tx_any(struct vkr_stream *s, const struct iovec *iov, int iovcnt, size_t total)
 {
 	struct vkr_iov c = {.iov = iov, .end = iov + iovcnt};
 	size_t done = tx_first(s, &c, total);
@@ -601,7 +617,14 @@ static ssize_t tx_any(struct vkr_stream *s, const struct iovec *iov, int iovcnt,
 	}
 	if (done < total)
 		s->nospace = true;
+	vkr_stream_update(s, 0);
 	return done ? (ssize_t)done : s->tx.cap || s->broken ? -EAGAIN : -ENOMEM;
+}
+
+static VKR_COLD void push_control(struct vkr_stream *s)
+{
+	vkr_tx_push(s);
+	vkr_stream_update(s, 0);
 }
 
 ssize_t vkr_stream_send(struct vkr_stream *s, const struct iovec *iov, int iovcnt, size_t total, unsigned how)
@@ -614,11 +637,10 @@ ssize_t vkr_stream_send(struct vkr_stream *s, const struct iovec *iov, int iovcn
 		if (vkr_likely(iovcnt == 1 && tx_one(s, iov, total))) {
 			tx_wait(s);
 			if (vkr_unlikely(s->tx.control))
-				vkr_tx_push(s);
+				push_control(s);
 		} else {
 			ret = tx_any(s, iov, iovcnt, total);
 		}
-		vkr_stream_update(s, 0);
 	}
 	pthread_mutex_unlock(&s->p.lock);
 	vkr_depth--;

@@ -188,14 +188,17 @@ void vkr_stream_disconnected(struct vkr_stream *s)
 
 /* ------------------------------------------------------------------ completions */
 
-static void on_data(struct vkr_stream *s, uint32_t n, uint32_t *edge)
+/* Data on a connection of which an end is over. */
+static VKR_COLD void on_late_data(struct vkr_stream *s, uint32_t n, uint32_t *edge)
 {
+	bool tells = s->features & VKR_FEAT_FIN;
+
 	if (s->peer_fin) {
 		vkr_stream_violation(s, "data after the end of its stream");
 		return;
 	}
 	vkr_count(&s->stats->bytes_in, n);
-	if (s->rd_shut && s->wr_shut && s->features & VKR_FEAT_FIN && !s->app_closed) {
+	if (s->rd_shut && s->wr_shut && tells && !s->app_closed) {
 		/* TCP in FIN_WAIT with its reading shut down: both ends learn that these bytes have no reader. */
 		s->tx.control |= VKR_CTL_RESET;
 		if (!s->reset) {
@@ -207,43 +210,53 @@ static void on_data(struct vkr_stream *s, uint32_t n, uint32_t *edge)
 		return;
 	}
 	s->inq += n;
-	if (s->flood_tokens < FLOOD_BURST)
-		s->flood_tokens++;
-	if (s->app_closed) {
-		/* Nobody will read it; TCP answers with a reset. */
-		if (s->features & VKR_FEAT_FIN)
-			s->tx.control |= VKR_CTL_RESET;
-	} else {
+	if (!s->app_closed)
 		*edge |= EPOLLIN;
-	}
+	else if (tells)
+		s->tx.control |= VKR_CTL_RESET; /* nobody will read it; TCP answers so */
 	vkr_rx_arrived(s, n);
 }
 
-static VKR_COLD void bad_immediate(struct vkr_stream *s, uint32_t imm_be, int why)
+static inline void on_data(struct vkr_stream *s, uint32_t n, uint32_t *edge)
 {
-	if (why == -EPROTO)
-		vkr_stream_violation(s, "an immediate 0x%x of no kind", ntohl(imm_be));
-	else
-		vkr_stream_violation(s, "an immediate 0x%x where %u bytes fit", ntohl(imm_be), vkr_rx_room(s));
+	if (s->flood_tokens < FLOOD_BURST)
+		s->flood_tokens++;
+	if (vkr_unlikely(s->unusual || s->app_closed)) {
+		on_late_data(s, n, edge);
+		return;
+	}
+	vkr_count(&s->stats->bytes_in, n);
+	s->inq += n;
+	*edge |= EPOLLIN;
+	vkr_rx_arrived(s, n);
 }
+
+/* With credits, another type than data; or an error. */
+static VKR_COLD void on_other_immediate(struct vkr_stream *s, uint32_t imm_be, uint32_t *edge)
+{
+	enum vkr_imm type = VKR_IMM_DATA;
+	uint32_t value = 0;
+	int ret = s->credits ? vkr_wire_imm_decode(imm_be, &type, &value) : -ERANGE;
+
+	if (ret == -EPROTO)
+		vkr_stream_violation(s, "an immediate 0x%x of no kind", ntohl(imm_be));
+	else if (ret || type == VKR_IMM_DATA)
+		vkr_stream_violation(s, "an immediate 0x%x where %u bytes fit", ntohl(imm_be), vkr_rx_room(s));
+	else
+		vkr_credit_imm(s, type, value, edge);
+}
+
+_Static_assert(VKR_RING_MAX <= VKR_IMM_VALUE, "an immediate that fits in a ring with credits has type VKR_IMM_DATA");
 
 static inline void on_immediate(struct vkr_stream *s, const struct ibv_wc *wc, uint32_t *edge)
 {
-	uint32_t n = 0, room = vkr_rx_room(s);
-	enum vkr_imm type = VKR_IMM_DATA;
-	int ret;
+	uint32_t n;
 
 	vkr_count(&s->stats->immediates_in, 1);
-	if (s->credits)
-		ret = vkr_wire_imm_decode(wc->imm_data, &type, &n);
-	else
-		ret = vkr_wire_immediate(wc->imm_data, room, &n);
-	if (vkr_unlikely(ret || (type == VKR_IMM_DATA && n > room)))
-		bad_immediate(s, wc->imm_data, ret);
-	else if (vkr_likely(type == VKR_IMM_DATA))
+	if (vkr_likely(!vkr_wire_immediate(wc->imm_data, vkr_rx_room(s), &n)))
 		on_data(s, n, edge);
 	else
-		vkr_credit_imm(s, type, n, edge);
+		on_other_immediate(s, wc->imm_data, edge);
 }
 
 bool vkr_stream_flood(struct vkr_stream *s)
@@ -377,23 +390,23 @@ static VKR_COLD void on_failure(struct vkr_stream *s, const struct ibv_wc *wc)
 	vkr_stream_break(s, s->lost ? ETIMEDOUT : ECONNRESET);
 }
 
-static void on_success(struct vkr_stream *s, const struct ibv_wc *wc, uint32_t *edge)
+/* A receive was taken, or a send is done. */
+static inline void on_success(struct vkr_stream *s, const struct ibv_wc *wc, uint32_t *edge)
 {
-	uint32_t low = (uint32_t)wc->wr_id;
+	uint32_t low = (uint32_t)wc->wr_id, idx = low & ~VKR_WR_RECV;
 
 	s->heard++;
 	if (!(low & VKR_WR_RECV)) {
 		vkr_tx_completed(s, low & VKR_WR_SEQ);
 		return;
 	}
-	low &= ~VKR_WR_RECV;
-	if (low >= VKR_RECV_DEPTH || s->broken)
+	if (vkr_unlikely(idx >= VKR_RECV_DEPTH || s->broken))
 		return;
-	s->repost[s->n_repost++] = (uint16_t)low;
-	if (wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM)
+	s->repost[s->n_repost++] = (uint16_t)idx;
+	if (vkr_likely(wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM))
 		on_immediate(s, wc, edge);
 	else
-		on_control(s, wc, low, edge);
+		on_control(s, wc, idx, edge);
 }
 
 /* With credits the peer is told of receives once they are posted again, not before. */
@@ -403,6 +416,16 @@ static void repost(struct vkr_stream *s)
 		vkr_stream_break(s, ECONNRESET);
 	s->rxc.now.messages += (uint32_t)s->n_repost;
 	s->n_repost = 0;
+}
+
+/* Completions while the connection is made or ended: the next step may have come. */
+static VKR_COLD void complete_other_phase(struct vkr_stream *s)
+{
+	if (s->phase == VKR_PH_DRAIN && !s->broken)
+		vkr_tx_marker(s); /* what was just posted may be unsignaled again */
+	if (s->phase == VKR_PH_ACCEPTED || (s->phase == VKR_PH_DRAIN && vkr_tx_drained(s)) ||
+	    (s->phase == VKR_PH_PROOF && !s->tx.probing))
+		vkr_task_queue(&s->task);
 }
 
 static void stream_complete(struct vkr_endpoint *ep, struct ibv_wc *const *wc, int n)
@@ -415,12 +438,12 @@ static void stream_complete(struct vkr_endpoint *ep, struct ibv_wc *const *wc, i
 	pthread_mutex_lock(&s->p.lock);
 	nospace = s->nospace;
 	for (i = 0; i < n; i++) {
-		if (wc[i]->status == IBV_WC_SUCCESS)
+		if (vkr_likely(wc[i]->status == IBV_WC_SUCCESS))
 			on_success(s, wc[i], &edge);
 		else
 			on_failure(s, wc[i]);
 	}
-	if (s->phase < VKR_PH_FLUSH && !s->broken) {
+	if (vkr_likely(s->phase < VKR_PH_FLUSH && !s->broken)) {
 		/* Receives first: an echo or a refresh tells the peer that they are back. */
 		if (s->n_repost >= (s->credits ? VKR_REPOST : 1))
 			repost(s);
@@ -428,16 +451,12 @@ static void stream_complete(struct vkr_endpoint *ep, struct ibv_wc *const *wc, i
 			vkr_credit_due(s); /* what the peer asks for may be there already */
 		if (s->tx.control || s->tx.put != s->tx.sent)
 			vkr_tx_push(s);
-		if (s->phase == VKR_PH_DRAIN)
-			vkr_tx_marker(s); /* what the push has posted may be unsignaled again */
 	}
-	if (nospace && !s->nospace)
+	if (vkr_unlikely(nospace && !s->nospace))
 		edge |= EPOLLOUT;
+	if (vkr_unlikely(s->phase != VKR_PH_OPEN))
+		complete_other_phase(s);
 	vkr_stream_update(s, edge);
-	if (vkr_unlikely(s->phase != VKR_PH_OPEN) &&
-	    (s->phase == VKR_PH_ACCEPTED || (s->phase == VKR_PH_DRAIN && vkr_tx_drained(s)) ||
-	     (s->phase == VKR_PH_PROOF && !s->tx.probing)))
-		vkr_task_queue(&s->task);
 	pthread_mutex_unlock(&s->p.lock);
 }
 
@@ -487,76 +506,12 @@ void vkr_stream_addrs(struct vkr_stream *s, struct sockaddr_storage *local, stru
 		*peer = s->peer;
 }
 
-/* What recv says when no byte is there; the order is tcp_recvmsg()'s: an orderly end hides a later error. */
-static ssize_t rx_nothing(struct vkr_stream *s, unsigned how)
-{
-	int err = s->error;
-
-	if (s->peer_fin)
-		return 0;
-	if (err) {
-		if (!(how & VKR_IO_MORE)) {
-			s->error = 0;
-			vkr_stream_update(s, 0);
-		}
-		return -err;
-	}
-	if (s->rd_shut || s->reset)
-		return 0;
-	return -EAGAIN;
-}
-
-ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, size_t want, unsigned how)
-{
-	ssize_t ret;
-
-	vkr_depth++;
-	pthread_mutex_lock(&s->p.lock);
-	if (vkr_unlikely(vkr_load(&s->state) != VKR_STREAM_OPEN)) {
-		ret = -EAGAIN;
-	} else if (vkr_unlikely(s->handed_over)) {
-		ret = -EXDEV;
-	} else if (!s->inq) {
-		ret = rx_nothing(s, how);
-	} else if (vkr_unlikely(!want)) {
-		ret = 0;
-	} else if (how & VKR_IO_PEEK) {
-		ret = (ssize_t)vkr_rx_peek(s, iov, want);
-	} else {
-		ret = (ssize_t)vkr_rx_take(s, iov, want);
-		vkr_stream_update(s, 0);
-	}
-	pthread_mutex_unlock(&s->p.lock);
-	vkr_depth--;
-	return ret;
-}
-
 void vkr_stream_hand_over(struct vkr_stream *s)
 {
 	pthread_mutex_lock(&s->p.lock);
 	s->handed_over = true;
 	vkr_stream_update(s, VKR_EDGE_STATE);
 	pthread_mutex_unlock(&s->p.lock);
-}
-
-ssize_t vkr_stream_forward(struct vkr_stream *s, ssize_t (*take)(void *arg, const struct iovec *iov, int n), void *arg)
-{
-	struct iovec iov[VKR_RX_PIECES];
-	ssize_t ret;
-
-	vkr_depth++;
-	pthread_mutex_lock(&s->p.lock);
-	if (!s->inq) {
-		ret = rx_nothing(s, 0);
-	} else {
-		ret = take(arg, iov, vkr_rx_pieces(s, iov));
-		if (ret > 0)
-			vkr_rx_take(s, NULL, (size_t)ret);
-		vkr_stream_update(s, 0);
-	}
-	pthread_mutex_unlock(&s->p.lock);
-	vkr_depth--;
-	return ret;
 }
 
 size_t vkr_stream_inq(struct vkr_stream *s)

@@ -243,8 +243,10 @@ static inline void vkr_stream_update(struct vkr_stream *s, uint32_t edge)
 	/* What was not so before has happened just now, whoever brought it about: a thread that reads may find credit
 	 * and thereby make room for one that waits to write. */
 	edge |= m & ~before;
-	if (edge || m != before)
+	if (edge)
 		vkr_pollable_set(&s->p, m, edge & (m | VKR_EDGE_STATE));
+	else if (m != before)
+		vkr_store_rel(&s->p.ready, m);
 }
 /* Lock held. The peer has told the end of its stream. */
 void vkr_stream_ended(struct vkr_stream *s, uint32_t *edge);
@@ -308,12 +310,6 @@ static inline void vkr_rx_arrived(struct vkr_stream *s, uint32_t n)
 		vkr_rx_filled(s);
 }
 
-/* iov NULL: they have been copied already. */
-size_t vkr_rx_take(struct vkr_stream *s, const struct iovec *iov, size_t want);
-/* Where the unread bytes lie, in order; the number of pieces. */
-#define VKR_RX_PIECES 4
-int vkr_rx_pieces(const struct vkr_stream *s, struct iovec iov[VKR_RX_PIECES]);
-size_t vkr_rx_peek(struct vkr_stream *s, const struct iovec *iov, size_t want);
 /* With credits. The peer waits for room: a larger ring, if the application keeps up with this one. */
 void vkr_rx_pressure(struct vkr_stream *s);
 /* With credits. The peer writes to the ring that was offered. False: none was. */

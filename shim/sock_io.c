@@ -173,7 +173,7 @@ static ssize_t recv_rest(int fd, const struct iovec *iov, int cnt, size_t done, 
 }
 
 /* Every kind of recv: with flags, for a socket that waits, or where do_recv() found nothing. */
-static ssize_t recv_any(struct vkr_sock *s, int fd, const struct iovec *iov, int cnt, size_t total, int flags)
+static VKR_COLD ssize_t recv_any(struct vkr_sock *s, int fd, const struct iovec *iov, int cnt, size_t total, int flags)
 {
 	bool dont_wait = vkr_load(&s->nonblock) || flags & MSG_DONTWAIT, all = flags & MSG_WAITALL && !dont_wait;
 	int64_t deadline = 0;
@@ -241,7 +241,7 @@ static inline ssize_t recv_on(struct vkr_sock *s, int fd, const struct iovec *io
 				     : vkr_pair_recv(fd, iov, cnt, flags);
 }
 
-static inline ssize_t recv_buffer(int fd, void *buf, size_t n, int flags, bool call)
+static VKR_INLINE ssize_t recv_buffer(int fd, void *buf, size_t n, int flags, bool call)
 {
 	struct iovec iov = {buf, vkr_min(n, MAX_RW)};
 	VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *s = NULL;
@@ -368,7 +368,8 @@ static ssize_t broken_pipe(int flags)
 }
 
 /* n: what the first try said, which was not the total. */
-static ssize_t send_rest(struct vkr_sock *s, const struct iovec *iov, int cnt, size_t total, int flags, ssize_t n)
+static VKR_COLD ssize_t send_rest(struct vkr_sock *s, const struct iovec *iov, int cnt, size_t total, int flags,
+				  ssize_t n)
 {
 	bool dont_wait = vkr_load(&s->nonblock) || flags & MSG_DONTWAIT;
 	int64_t deadline = 0;
@@ -413,7 +414,7 @@ static inline ssize_t send_on(struct vkr_sock *s, int fd, const struct iovec *io
 	return vkr_likely(s != NULL) ? do_send(s, iov, cnt, (size_t)total, flags) : vkr_pair_send(fd, iov, cnt, flags);
 }
 
-static inline ssize_t send_buffer(int fd, const void *buf, size_t n, int flags)
+static VKR_INLINE ssize_t send_buffer(int fd, const void *buf, size_t n, int flags)
 {
 	struct iovec iov = {(void *)buf, vkr_min(n, MAX_RW)};
 	VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *s = NULL;

@@ -96,19 +96,6 @@ int vkr_wire_decode(const void *in, size_t size, uint32_t max_length, struct vkr
 	}
 }
 
-int vkr_wire_immediate(uint32_t imm_be, uint32_t room, uint32_t *bytes)
-{
-	uint8_t raw[4];
-	uint32_t n;
-
-	memcpy(raw, &imm_be, sizeof(raw));
-	n = get32(raw);
-	if (n == 0 || n > room)
-		return -ERANGE;
-	*bytes = n;
-	return 0;
-}
-
 uint32_t vkr_wire_imm_encode(enum vkr_imm type, uint32_t value)
 {
 	uint32_t imm = (uint32_t)type << 28 | (value & VKR_IMM_VALUE), be;
@@ -117,6 +104,24 @@ uint32_t vkr_wire_imm_encode(enum vkr_imm type, uint32_t value)
 	put32(raw, imm);
 	memcpy(&be, raw, sizeof(be));
 	return be;
+}
+
+int vkr_wire_imm_decode(uint32_t imm_be, enum vkr_imm *type, uint32_t *value)
+{
+	uint8_t raw[4];
+	uint32_t imm, kind;
+
+	memcpy(raw, &imm_be, sizeof(raw));
+	imm = get32(raw);
+	kind = imm >> 28;
+	if (kind > VKR_IMM_RESET)
+		return -EPROTO;
+	imm &= VKR_IMM_VALUE;
+	if ((kind == VKR_IMM_DATA && !imm) || ((kind == VKR_IMM_CREDIT || kind == VKR_IMM_RESET) && imm))
+		return -ERANGE;
+	*type = (enum vkr_imm)kind;
+	*value = imm;
+	return 0;
 }
 
 int32_t vkr_wire_imm_distance(uint32_t ahead, uint32_t value)

@@ -66,7 +66,15 @@ void vkr_wire_encode(const struct vkr_message *m, uint8_t out[VKR_WIRE_SIZE]);
 int vkr_wire_decode(const void *in, size_t size, uint32_t max_length, struct vkr_message *m);
 
 /* Bytes in the immediate of a data message; *bytes is valid only on 0. -ERANGE where it is zero or above room. */
-int vkr_wire_immediate(uint32_t imm_be, uint32_t room, uint32_t *bytes);
+static inline int vkr_wire_immediate(uint32_t imm_be, uint32_t room, uint32_t *bytes)
+{
+	uint32_t n = ntohl(imm_be);
+
+	if (n - 1 >= room) /* 0 wraps */
+		return -ERANGE;
+	*bytes = n;
+	return 0;
+}
 
 /* What an immediate says between two shims with VKR_FEAT_CREDIT. All but data are writes of nothing, or of the credit
  * word; each takes a receive. */
@@ -86,19 +94,7 @@ enum vkr_imm {
 /* In network order, as it stands in a work request or completion. */
 uint32_t vkr_wire_imm_encode(enum vkr_imm type, uint32_t value);
 /* 0; -EPROTO for an unknown type; -ERANGE for data of 0 bytes and for a value where there is none. */
-static inline int vkr_wire_imm_decode(uint32_t imm_be, enum vkr_imm *type, uint32_t *value)
-{
-	uint32_t imm = ntohl(imm_be), kind = imm >> 28;
-
-	imm &= VKR_IMM_VALUE;
-	if (kind > VKR_IMM_RESET)
-		return -EPROTO;
-	if (kind == VKR_IMM_DATA ? !imm : imm && (kind == VKR_IMM_CREDIT || kind == VKR_IMM_RESET))
-		return -ERANGE;
-	*type = (enum vkr_imm)kind;
-	*value = imm;
-	return 0;
-}
+int vkr_wire_imm_decode(uint32_t imm_be, enum vkr_imm *type, uint32_t *value);
 /* How far the count `ahead` is beyond the value; negative where it is behind it. Within 2^27 of each other. */
 int32_t vkr_wire_imm_distance(uint32_t ahead, uint32_t value);
 
