@@ -14,6 +14,9 @@
  * relies on nothing but the clock. A thread that polls without sleeping takes completions itself; the arming that GUARD
  * left behind makes the next of them an event, which brings the thread to TICK. A thread that sleeps in our wait is
  * woken by the same event, or by its stream's watch when this thread was first.
+ *
+ * With softverbs it is also the provider's background thread (loop_own() in softverbs.h): a handshake takes one wake-up
+ * a message.
  */
 #include "engine.h"
 
@@ -227,7 +230,7 @@ static void tick(int64_t now)
 
 /* ------------------------------------------------------------------ the thread */
 
-#define FIXED_FDS 3
+#define FIXED_FDS 4
 
 static int fill_fds(struct pollfd *p, int *n_devs)
 {
@@ -236,6 +239,7 @@ static int fill_fds(struct pollfd *p, int *n_devs)
 	*n_devs = atomic_load(&vkr_n_devices);
 	p[0] = (struct pollfd){.fd = kick_fd, .events = POLLIN};
 	p[1] = (struct pollfd){.fd = source.fd ? source.fd() : -1, .events = POLLIN};
+	p[3] = (struct pollfd){.fd = vkr_verbs.soft ? vkr_verbs.soft->loop_fd() : -1, .events = POLLIN};
 	pthread_mutex_lock(&work_lock);
 	p[2] = (struct pollfd){.fd = above.fd ? above.fd() : -1, .events = POLLIN};
 	pthread_mutex_unlock(&work_lock);
@@ -259,6 +263,15 @@ static void kick_read(void)
 	pthread_mutex_unlock(&work_lock);
 }
 
+/* softverbs' own work, and what came out of it. */
+static bool provider_run(bool readable)
+{
+	if (!vkr_verbs.soft || !(readable || vkr_verbs.soft->loop_due() <= (uint64_t)vkr_now_ns()))
+		return false;
+	vkr_verbs.soft->loop_run();
+	return true;
+}
+
 static void channel_event(int fd, int64_t now)
 {
 	vkr_engine_event(fd);
@@ -271,8 +284,10 @@ static void wait_and_serve(int64_t until)
 	struct pollfd p[FIXED_FDS + 2 * VKR_MAX_DEVICES];
 	struct timespec ts, *timeout = NULL;
 	int64_t now = vkr_now_ns();
-	int i, n, n_devs;
+	int i, n, n_devs, r;
 
+	if (vkr_verbs.soft)
+		until = (int64_t)vkr_min((uint64_t)until, vkr_verbs.soft->loop_due());
 	if (until != INT64_MAX) {
 		int64_t left = vkr_max(until - now, 0);
 
@@ -280,12 +295,13 @@ static void wait_and_serve(int64_t until)
 		timeout = &ts;
 	}
 	n = fill_fds(p, &n_devs);
-	if (vkr_real.ppoll(p, (nfds_t)n, timeout, NULL) <= 0)
+	r = vkr_real.ppoll(p, (nfds_t)n, timeout, NULL);
+	if (provider_run(r > 0 && p[3].revents) || (r > 0 && p[1].revents))
+		source.readable();
+	if (r <= 0)
 		return;
 	if (p[0].revents)
 		kick_read();
-	if (p[1].revents)
-		source.readable();
 	if (p[2].revents)
 		above.readable();
 	for (i = 0; i < n_devs; i++) {

@@ -39,8 +39,10 @@ static int start(const char **reason)
 			return ret;
 		opened = true;
 	}
-	if (vkr_verbs.soft)
+	if (vkr_verbs.soft) {
 		vkr_verbs.soft->set_fd_hooks(vkr_guard_fd, vkr_guard_close);
+		vkr_verbs.soft->loop_own();
+	}
 	ret = vkr_cm_open(reason);
 	if (ret)
 		return ret;

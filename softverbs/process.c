@@ -65,14 +65,16 @@ void sv_evq_push(struct sv_evq *q, struct sv_event *e)
 {
 	pthread_mutex_lock(&q->lock);
 	e->next = NULL;
+	if (!q->head)
+		evq_raise(q);
 	*q->tail = e;
 	q->tail = &e->next;
-	evq_raise(q);
 	pthread_mutex_unlock(&q->lock);
 }
 
 struct sv_event *sv_evq_get(struct sv_evq *q)
 {
+	bool lowered = false;
 	uint64_t count;
 
 	for (;;) {
@@ -85,8 +87,8 @@ struct sv_event *sv_evq_get(struct sv_evq *q)
 			if (!q->head) {
 				q->tail = &q->head;
 				evq_lower(q);
-			} else {
-				evq_raise(q);
+			} else if (lowered) {
+				evq_raise(q); /* by the read below, for all that have come since */
 			}
 			if (q->taken)
 				q->taken(e);
@@ -96,6 +98,7 @@ struct sv_event *sv_evq_get(struct sv_evq *q)
 			return e;
 		if (read(q->fd, &count, sizeof(count)) < 0)
 			return NULL;
+		lowered = true;
 	}
 }
 

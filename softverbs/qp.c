@@ -684,7 +684,7 @@ static void qp_unpublish(struct sv_qp *qp)
 	pthread_mutex_unlock(&sv_proc.lock);
 	/* The thread may be at it, and drops what it keeps at its next round. */
 	if (sv_load(&qp->refs) > 1)
-		sv_thread_wake();
+		sv_loop_let_go();
 	pthread_mutex_lock(&ib->mutex);
 	while (sv_load(&qp->refs) > 1 || ib->events_completed != qp->async_got)
 		pthread_cond_wait(&ib->cond, &ib->mutex);

@@ -313,7 +313,7 @@ struct sv_proc {
 	uint8_t *qp_used;          /* QP numbers in use or quarantined */
 	struct sv_peer *peers;
 	struct sv_ctx *ctxs;
-	pthread_t thread;
+	_Atomic pthread_t thread; /* that runs the loop */
 	bool fork_init;
 	_Atomic int link_down; /* enum sv_link */
 };
@@ -360,6 +360,13 @@ static inline void sv_kick_self(uint32_t qp_idx)
 	sv_kick(sv_proc.seg, sv_proc.kick_fd, qp_idx);
 }
 void sv_thread_wake(void);
+/* QPs that the loop keeps and need not: it drops them now, or as soon as it comes round. */
+void sv_loop_let_go(void);
+/* The loop in a thread of the caller's (softverbs.h). */
+void sv_loop_own(void);
+int sv_loop_fd(void);
+uint64_t sv_loop_due(void);
+void sv_loop_run(void);
 /* A descriptor the thread waits for. */
 struct sv_source {
 	void (*ready)(struct sv_source *s, uint32_t events);

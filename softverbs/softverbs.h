@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define VKR_SOFT_ABI 2
+#define VKR_SOFT_ABI 3
 
 struct vkr_soft_api {
 	uint32_t abi; /* VKR_SOFT_ABI */
@@ -27,6 +27,17 @@ struct vkr_soft_api {
 
 	/* Inline data costs nothing here (it is copied once, at post): QPs may ask for max_inline_data up to this. */
 	uint32_t max_inline;
+
+	/*
+	 * The caller has a thread that does softverbs' background work too, so that none is started: a message of the
+	 * CM then costs one wake-up less. Before the first call of any other function; kept over fork. From then on it
+	 * calls loop_run() whenever loop_fd() is readable or loop_due() (CLOCK_MONOTONIC, ns; UINT64_MAX: never) has
+	 * passed, and looks at loop_due() before it sleeps. One thread at a time; loop_run() does not sleep.
+	 */
+	void (*loop_own)(void);
+	int (*loop_fd)(void);
+	uint64_t (*loop_due)(void);
+	void (*loop_run)(void);
 
 	/* A word of VKRDMA_SOFT_FAULT that happens now (README.md). 0 or -EINVAL. */
 	int (*fault)(const char *word);

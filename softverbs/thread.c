@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The one background thread: sockets, timers, kicks, blocked work requests.
+ * The one background thread: sockets, timers, kicks, blocked work requests. Its work may also be done by a thread of
+ * the caller's (loop_own() in softverbs.h).
  */
 #include "soft.h"
 
@@ -91,6 +92,11 @@ void sv_thread_wake(void)
 	sv_fd_raise(sv_proc.kick_fd);
 }
 
+static bool on_loop(void)
+{
+	return pthread_equal(pthread_self(), sv_load(&sv_proc.thread));
+}
+
 void sv_kick(struct sv_seg *seg, int kick_fd, uint32_t qp_idx)
 {
 	uint32_t word = qp_idx / 64;
@@ -132,7 +138,7 @@ void sv_timer_set(struct sv_timer *t, uint64_t due)
 	t->armed = true;
 	first = timers == t;
 	pthread_mutex_unlock(&timer_lock);
-	if (first && !pthread_equal(pthread_self(), sv_proc.thread))
+	if (first && !on_loop())
 		sv_thread_wake();
 }
 
@@ -304,31 +310,66 @@ static int loop_wait(struct epoll_event *ev, int n, uint64_t due)
 	return epoll_wait(fd, ev, n, (int)sv_min((wait + 999999) / 1000000, 60000ull));
 }
 
+static uint64_t blocked_due = UINT64_MAX;
+
+uint64_t sv_loop_due(void)
+{
+	sv_store(&sv_proc.thread, pthread_self());
+	return sv_min(blocked_due, timers_next());
+}
+
+static void turn(uint64_t due)
+{
+	struct retired *dead = graveyard_take();
+	struct epoll_event ev[64];
+	int n;
+
+	/* Nothing in the kernel's ready list or in a batch names these any more. */
+	graveyard_free(dead);
+	n = loop_wait(ev, 64, due);
+	(void)atomic_load(&source_gen);
+	for (int i = 0; i < n; i++) {
+		struct sv_source *s = ev[i].data.ptr;
+
+		pthread_mutex_lock(&sv_fd_batch);
+		s->ready(s, ev[i].events);
+		pthread_mutex_unlock(&sv_fd_batch);
+	}
+	timers_run();
+	blocked_due = blocked_run();
+}
+
+void sv_loop_run(void)
+{
+	sv_store(&sv_proc.thread, pthread_self());
+	turn(0);
+}
+
+int sv_loop_fd(void)
+{
+	return __atomic_load_n(&sv_proc.ep_fd, __ATOMIC_RELAXED);
+}
+
 static void *loop(void *arg)
 {
-	struct epoll_event ev[64];
-	uint64_t due = UINT64_MAX;
-
-	for (;;) {
-		struct retired *dead = graveyard_take();
-		int n;
-
-		/* Nothing in the kernel's ready list or in a batch names these any more. */
-		graveyard_free(dead);
-		n = loop_wait(ev, 64, sv_min(due, timers_next()));
-		(void)atomic_load(&source_gen);
-
-		for (int i = 0; i < n; i++) {
-			struct sv_source *s = ev[i].data.ptr;
-
-			pthread_mutex_lock(&sv_fd_batch);
-			s->ready(s, ev[i].events);
-			pthread_mutex_unlock(&sv_fd_batch);
-		}
-		timers_run();
-		due = blocked_run();
-	}
+	for (;;)
+		turn(sv_loop_due());
 	return NULL;
+}
+
+static bool owned; /* by the caller's thread */
+
+void sv_loop_own(void)
+{
+	owned = true;
+}
+
+void sv_loop_let_go(void)
+{
+	if (owned && on_loop())
+		blocked_due = blocked_run();
+	else
+		sv_thread_wake();
 }
 
 /* ------------------------------------------------------------------ locks */
@@ -361,11 +402,13 @@ void sv_lock_wake(struct sv_lock *l)
 int sv_thread_start(void)
 {
 	sigset_t all, old;
+	pthread_t thread;
 	int ret;
 
 	pthread_mutex_init(&timer_lock, NULL);
 	timers = NULL;
 	blocked = NULL;
+	blocked_due = UINT64_MAX;
 	graveyard = NULL;
 	sv_proc.ep_fd = sv_fd_new(epoll_create1(EPOLL_CLOEXEC));
 	if (sv_proc.ep_fd < 0)
@@ -374,11 +417,11 @@ int sv_thread_start(void)
 	kick_source.fd = sv_proc.kick_fd;
 	kick_source.ready = kick_ready;
 	ret = sv_source_add(&kick_source, EPOLLIN);
-	if (ret)
+	if (ret || owned)
 		return ret;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	ret = pthread_create(&sv_proc.thread, NULL, loop, NULL);
+	ret = pthread_create(&thread, NULL, loop, NULL);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	return ret;
 }

@@ -7,8 +7,10 @@
 
 #include "softverbs.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -33,6 +35,7 @@ static void api_role(struct tv_side *s)
 	CHECK(a);
 	CHECK_EQ(a->abi, VKR_SOFT_ABI);
 	CHECK(a->arena_alloc && a->arena_free && a->set_fd_hooks);
+	CHECK(a->loop_own && a->loop_fd && a->loop_due && a->loop_run);
 	CHECK_OP(a->max_inline, >=, 1024);
 	CHECK(a == api());
 	/* One library behind both names: the CM's device is verbs' device. */
@@ -66,6 +69,68 @@ static void max_inline_role(struct tv_side *s)
 	tv_end_close(&x);
 	tv_end_close(&y);
 	tv_dev_close(&d);
+}
+
+/* ---------------------------------------------------------------- a loop of the caller's */
+
+static int threads(void)
+{
+	DIR *d = opendir("/proc/self/task");
+	int n = 0;
+
+	CHECK(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n - 2;
+}
+
+/* As a caller's thread would, until a completion is there or time is up. */
+static bool drive(const struct vkr_soft_api *a, struct ibv_cq *cq, struct ibv_wc *wc, int ms)
+{
+	for (uint64_t end = tv_ms() + (unsigned)ms; tv_ms() < end;) {
+		struct pollfd p = {.fd = a->loop_fd(), .events = POLLIN};
+
+		if (ibv_poll_cq(cq, 1, wc) == 1)
+			return true;
+		if (poll(&p, 1, 1) > 0 || a->loop_due() <= tv_ms() * 1000000)
+			a->loop_run();
+	}
+	return false;
+}
+
+/* No thread but the caller's; what waits goes on by its turns, and what they keep it can destroy. */
+static void loop_own_role(struct tv_side *s)
+{
+	const struct vkr_soft_api *a = api();
+	struct tv_opt o = tv_defaults;
+	struct tv_end x, y;
+	struct tv_dev d;
+	struct ibv_wc wc;
+	int before = threads();
+
+	a->loop_own();
+	o.rnr_retry = 7;
+	o.min_rnr_timer = 10; /* 0.32 ms */
+	tv_dev_open(&d);
+	tv_end_open(&x, &d, &o);
+	tv_end_open(&y, &d, &o);
+	tv_end_join(&x, &y);
+	CHECK_EQ(threads(), before);
+	tv_post(&x, IBV_WR_SEND, 0, 64, 1); /* waits for a receive */
+	CHECK(!drive(a, x.scq, &wc, 20));
+	CHECK_NE(a->loop_due(), UINT64_MAX);
+	tv_recv(&y, 0, 64, 2);
+	CHECK(drive(a, x.scq, &wc, 5000));
+	CHECK(wc.wr_id == 1 && wc.status == IBV_WC_SUCCESS);
+	tv_ok(y.rcq, 2);
+	tv_post(&x, IBV_WR_SEND, 0, 64, 3);
+	CHECK(!drive(a, x.scq, &wc, 20));
+	CHECK_NE(a->loop_due(), UINT64_MAX);
+	tv_end_close(&x);
+	tv_end_close(&y);
+	tv_dev_close(&d);
+	CHECK_EQ(threads(), before);
 }
 
 /* ---------------------------------------------------------------- arenas */
@@ -437,6 +502,7 @@ static void test_dying(void **state)
 	}
 SOLO(api)
 SOLO(max_inline)
+SOLO(loop_own)
 SOLO(arena)
 SOLO(arena_fork)
 SOLO(late_hooks)
@@ -463,7 +529,7 @@ int main(void)
 	    cmocka_unit_test(test_arena_fork), cmocka_unit_test(test_arena_remote), cmocka_unit_test(test_hooks),
 	    cmocka_unit_test(test_late_hooks), cmocka_unit_test(test_no_device),    cmocka_unit_test(test_no_loopback),
 	    cmocka_unit_test(test_fail_qp),    cmocka_unit_test(test_fail_mr),      cmocka_unit_test(test_unreachable),
-	    cmocka_unit_test(test_dying),
+	    cmocka_unit_test(test_dying),      cmocka_unit_test(test_loop_own),
 	};
 
 	cmocka_set_test_filter(getenv("TV_ONLY"));
