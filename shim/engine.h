@@ -44,10 +44,11 @@ void vkr_timer_cancel(struct vkr_timer *timer);
 #define VKR_MS 1000000ll
 
 /* A descriptor that the progress thread watches for input besides its own (the CM channel). fd() < 0: none. Set before
- * the thread starts. */
+ * the thread starts. pending(), NULL allowed: there is something that does not make the descriptor readable. */
 struct vkr_progress_source {
 	int (*fd)(void);
 	void (*readable)(void);
+	bool (*pending)(void);
 };
 
 int vkr_progress_start(const struct vkr_progress_source *source);

@@ -96,7 +96,7 @@ void vkr_progress_kick(void)
 void vkr_engine_watch(int (*fd)(void), void (*readable)(void))
 {
 	pthread_mutex_lock(&work_lock);
-	above = (struct vkr_progress_source){fd, readable};
+	above = (struct vkr_progress_source){fd, readable, NULL};
 	kick_locked();
 	pthread_mutex_unlock(&work_lock);
 }
@@ -263,15 +263,6 @@ static void kick_read(void)
 	pthread_mutex_unlock(&work_lock);
 }
 
-/* softverbs' own work, and what came out of it. */
-static bool provider_run(bool readable)
-{
-	if (!vkr_verbs.soft || !(readable || vkr_verbs.soft->loop_due() <= (uint64_t)vkr_now_ns()))
-		return false;
-	vkr_verbs.soft->loop_run();
-	return true;
-}
-
 static void channel_event(int fd, int64_t now)
 {
 	vkr_engine_event(fd);
@@ -296,12 +287,14 @@ static void wait_and_serve(int64_t until)
 	}
 	n = fill_fds(p, &n_devs);
 	r = vkr_real.ppoll(p, (nfds_t)n, timeout, NULL);
-	if (provider_run(r > 0 && p[3].revents) || (r > 0 && p[1].revents))
-		source.readable();
+	if (vkr_verbs.soft && ((r > 0 && p[3].revents) || vkr_verbs.soft->loop_due() <= (uint64_t)vkr_now_ns()))
+		vkr_verbs.soft->loop_run();
 	if (r <= 0)
 		return;
 	if (p[0].revents)
 		kick_read();
+	if (p[1].revents)
+		source.readable();
 	if (p[2].revents)
 		above.readable();
 	for (i = 0; i < n_devs; i++) {
@@ -319,6 +312,8 @@ static void *progress_main(void *arg)
 	(void)arg;
 	is_progress = true;
 	vkr_depth = 1;
+	if (vkr_verbs.soft)
+		vkr_verbs.soft->loop_own();
 	mode.next_tick = vkr_now_ns() + TICK_NS;
 	for (;;) {
 		tasks_run();
@@ -328,6 +323,10 @@ static void *progress_main(void *arg)
 			tick(now);
 		if (!mode.guard)
 			next = vkr_min(next, mode.next_tick);
+		if (source.pending && source.pending()) {
+			source.readable();
+			continue;
+		}
 		/* What timers and the tick queued from this thread wrote no kick. */
 		wait_and_serve(tasks_pending() ? now : next);
 	}
@@ -384,6 +383,6 @@ void vkr_progress_forked(void)
 	timers = NULL;
 	kicked = false;
 	kick_fd = -1;
-	above = (struct vkr_progress_source){NULL, NULL};
+	above = (struct vkr_progress_source){NULL, NULL, NULL};
 	is_progress = false;
 }

@@ -54,6 +54,7 @@ int vkr_file_install(int fd, struct vkr_file *f)
 	if (!e)
 		return -ENOMEM;
 	vkr_file_hold(f);
+	atomic_fetch_add(&f->numbers, 1);
 	vkr_store(&f->number, fd);
 	vkr_store_rel(e, f);
 	return 0;
@@ -62,16 +63,25 @@ int vkr_file_install(int fd, struct vkr_file *f)
 struct vkr_file *vkr_file_uninstall(int fd)
 {
 	vkr_entry *e = vkr_fd_entry(fd);
+	struct vkr_file *f = e ? atomic_exchange(e, NULL) : NULL;
 
-	return e ? atomic_exchange(e, NULL) : NULL;
+	if (f)
+		atomic_fetch_sub(&f->numbers, 1);
+	return f;
 }
 
 void vkr_file_each_number(struct vkr_file *f, void (*fn)(int fd, struct vkr_file *f, void *arg), void *arg)
 {
-	vkr_entry *chunk;
+	int n = f ? vkr_load(&f->numbers) : INT32_MAX, known = f ? vkr_load(&f->number) : -1;
+	vkr_entry *chunk = vkr_fd_entry(known);
 	unsigned i, j;
 
-	for (i = 0; i < chunks_used; i++) {
+	/* Mostly it has one, and that is known. */
+	if (n == 1 && chunk && vkr_load(chunk) == f) {
+		fn(known, f, arg);
+		return;
+	}
+	for (i = 0; n && i < chunks_used; i++) {
 		chunk = vkr_load(&vkr_fd_chunks[i]);
 		for (j = 0; chunk && j < VKR_FD_CHUNK_SIZE; j++)
 			if (f ? vkr_load(&chunk[j]) == f : vkr_load(&chunk[j]) != NULL)
@@ -133,6 +143,7 @@ static void file_init(struct vkr_file *f, enum vkr_kind kind)
 	f->items = NULL;
 	f->generation = vkr_fork_generation;
 	vkr_store(&f->number, -1);
+	vkr_store(&f->numbers, 0);
 	vkr_store_rel(&f->refs, 1);
 }
 

@@ -28,6 +28,7 @@ struct vkr_epset;
 struct vkr_file {
 	_Atomic uint32_t refs; /* numbers + calls in progress */
 	_Atomic int number;    /* one of its numbers, a hint */
+	_Atomic int numbers;   /* how many */
 	uint32_t generation;   /* vkr_fork_generation when made: another value means inherited by fork */
 	uint8_t kind;
 	struct vkr_item *items; /* its registrations in epoll sets */

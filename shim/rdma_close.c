@@ -2,7 +2,8 @@
 /*
  * How a stream ends. On the wire (T9): accepted bytes are written and their completions awaited; a native server is
  * then asked whether it has read them, a native client is given a moment to leave first; then the CM disconnects.
- * Objects: QP to ERR, a marker send, its flush, the CQ drained, the QP destroyed, the CQ drained again, memory freed.
+ * Objects: where sends are out, QP to ERR, a marker send, its flush; the CQ drained, the QP destroyed, the CQ drained
+ * again, memory freed.
  * The progress thread takes all the steps.
  */
 #include "rdma_stream.h"
@@ -129,8 +130,10 @@ void vkr_stream_teardown(struct vkr_stream *s)
 	memset(&attr, 0, sizeof(attr));
 	attr.qp_state = IBV_QPS_ERR;
 	s->marker_done = false;
-	/* A failed queue shows no completion any more, a device that is going may not. */
-	if (vkr_verbs.ibv_modify_qp(s->qp, &attr, IBV_QP_STATE) || s->ep.cq->failed || s->dev->ending)
+	/* Every send has completed: there is none to be flushed. A failed queue shows no completion any more, a device
+	 * that is going may not. */
+	if (s->tx.posted == s->tx.completed || vkr_verbs.ibv_modify_qp(s->qp, &attr, IBV_QP_STATE) ||
+	    s->ep.cq->failed || s->dev->ending)
 		s->marker_done = true;
 	else
 		marker_post(s);

@@ -451,6 +451,9 @@ static bool event_take(struct vkr_cm_event *e)
 {
 	struct rdma_cm_event *event;
 
+	/* Where one may ask, the reading of an empty channel is saved. */
+	if (vkr_verbs.soft && !vkr_verbs.soft->cm_pending(channel))
+		return false;
 	if (vkr_verbs.rdma_get_cm_event(channel, &event))
 		return false;
 	e->type = event->event;
@@ -500,4 +503,9 @@ void vkr_cm_readable(void)
 
 	for (i = 0; i < EVENTS_A_TURN && event_take(&e); i++)
 		event_handle(&e);
+}
+
+bool vkr_cm_pending(void)
+{
+	return vkr_verbs.soft && vkr_verbs.soft->cm_pending(channel);
 }

@@ -47,6 +47,7 @@ void vkr_cm_close(void); /* nobody has used it */
 int vkr_cm_fd(void);
 /* Progress thread: handles the events that wait. */
 void vkr_cm_readable(void);
+bool vkr_cm_pending(void);
 void vkr_cm_forked(void);
 
 /* ---- shared by rdma_cm.c and rdma_listen.c: progress thread, lock not held */

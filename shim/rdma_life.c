@@ -23,7 +23,7 @@ static int64_t failure_ns;
 
 static int start(const char **reason)
 {
-	static const struct vkr_progress_source source = {vkr_cm_fd, vkr_cm_readable};
+	static const struct vkr_progress_source source = {vkr_cm_fd, vkr_cm_readable, vkr_cm_pending};
 	int ret;
 
 	/* rdma-core keeps global state of the parent's device files; a second copy of it cannot be had. */
@@ -39,10 +39,8 @@ static int start(const char **reason)
 			return ret;
 		opened = true;
 	}
-	if (vkr_verbs.soft) {
+	if (vkr_verbs.soft)
 		vkr_verbs.soft->set_fd_hooks(vkr_guard_fd, vkr_guard_close);
-		vkr_verbs.soft->loop_own();
-	}
 	ret = vkr_cm_open(reason);
 	if (ret)
 		return ret;

@@ -17,6 +17,7 @@
 #define CM_REJ_CONSUMER   28
 #define CM_DEF_TIMEOUT    14 /* 67 ms, as a verbs exponent */
 #define CM_RD_ATOM        16
+#define CM_TABLE          4096
 
 enum cm_state {
 	CM_IDLE,
@@ -65,8 +66,11 @@ struct cm_id {
 	_Atomic int waiting; /* requests that the program has not got yet */
 
 	struct sv_peer *peer;
-	uint32_t remote;     /* the peer's handle */
-	uint32_t remote_qpn; /* its QP */
+	bool peer_recalled;                   /* where a listener was last time: it may have gone */
+	uint32_t remote;                      /* the peer's handle */
+	uint32_t remote_qpn;                  /* its QP */
+	struct cm_id *next_remote, *next_qpn; /* in the tables below, while `remote` is known */
+	bool filed;
 	uint32_t local_qpn;
 	uint8_t resp_res, init_depth, retry, rnr;
 	struct sv_timer timer;     /* REQ or DREQ unanswered; TIMEWAIT */
@@ -92,6 +96,7 @@ struct cm_global {
 	uint32_t cap, hint;
 	uint16_t *gens;
 	struct cm_id *listeners;
+	struct cm_id *by_remote[CM_TABLE], *by_qpn[CM_TABLE];
 };
 
 extern struct cm_global cm;
@@ -111,6 +116,16 @@ static inline int cm_err(int err)
 struct cm_id *cm_id_new(struct rdma_event_channel *ch, void *context, enum rdma_port_space ps);
 struct cm_id *cm_id_find(uint32_t handle);
 void cm_id_free(struct cm_id *id);
+/* The peer's handle and QP are known from here on, until the id is freed. */
+void cm_id_file(struct cm_id *id, uint32_t remote, uint32_t qpn);
+static inline struct cm_id *cm_first_remote(uint32_t remote)
+{
+	return cm.by_remote[remote % CM_TABLE];
+}
+static inline struct cm_id *cm_first_qpn(uint32_t qpn)
+{
+	return cm.by_qpn[qpn % CM_TABLE];
+}
 int cm_id_device(struct cm_id *id); /* fills verbs, pd, port */
 void cm_raise(struct cm_id *id, enum rdma_cm_event_type type, int status, const struct sv_msg *m, size_t priv);
 void cm_raise_request(struct cm_id *listener, struct cm_id *fresh, const struct sv_msg *m);
@@ -120,7 +135,8 @@ int cm_complete(struct cm_id *id); /* no lock: a synchronous id waits for its ev
 /* cm_addr.c */
 int cm_listen_names(struct cm_id *id);
 void cm_names_drop(struct cm_id *id);
-struct sv_peer *cm_find_listener(const struct sockaddr *dst, enum rdma_port_space ps);
+/* recall: where it was last time will do, told by *recalled. A reference, or NULL. */
+struct sv_peer *cm_find_listener(const struct sockaddr *dst, enum rdma_port_space ps, bool recall, bool *recalled);
 void cm_fill_path(struct cm_id *id);
 bool cm_addr_match(const struct sockaddr *listening, const struct sockaddr *dst, bool afonly);
 

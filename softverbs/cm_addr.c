@@ -342,7 +342,7 @@ int cm_listen_names(struct cm_id *id)
 	return 0;
 }
 
-struct sv_peer *cm_find_listener(const struct sockaddr *dst, enum rdma_port_space ps)
+static struct sv_peer *ask_for_listener(const struct sockaddr *dst, enum rdma_port_space ps)
 {
 	struct sockaddr_storage any;
 	struct sv_peer *p;
@@ -354,6 +354,32 @@ struct sv_peer *cm_find_listener(const struct sockaddr *dst, enum rdma_port_spac
 	addr_plain(dst, &any);
 	addr_make_any((struct sockaddr *)&any);
 	return sv_peer_connect(name, name_of(name, sizeof(name), (struct sockaddr *)&any, ps, -1));
+}
+
+struct sv_peer *cm_find_listener(const struct sockaddr *dst, enum rdma_port_space ps, bool recall, bool *recalled)
+{
+	/* The last ones found. A process that does not listen there any more says so. */
+	static struct {
+		struct sockaddr_storage dst;
+		enum rdma_port_space ps;
+		pid_t pid;
+	} found[16], *f;
+	struct sockaddr_storage key;
+	struct sv_peer *p;
+
+	memset(&key, 0, sizeof(key));
+	memcpy(&key, dst, addr_len(dst));
+	f = &found[port_of(dst) % 16];
+	*recalled = recall && f->ps == ps && !memcmp(&f->dst, &key, sizeof(key));
+	p = *recalled ? sv_peer_by_pid(f->pid) : NULL;
+	if (p)
+		return p;
+	*recalled = false;
+	p = ask_for_listener(dst, ps);
+	f->dst = key;
+	f->ps = ps;
+	f->pid = p ? p->pid : 0;
+	return p;
 }
 
 /* ------------------------------------------------------------------ the exported part */

@@ -253,14 +253,27 @@ SV_EXPORT void rdma_destroy_qp(struct rdma_cm_id *rid)
 
 /* ------------------------------------------------------------------ asking */
 
+static void find_listener(struct cm_id *id, bool recall)
+{
+	if (id->peer)
+		sv_peer_put(id->peer);
+	id->peer = cm_find_listener(&id->id.route.addr.dst_addr, id->id.ps, recall, &id->peer_recalled);
+}
+
 static int connect_send(struct cm_id *id, const struct rdma_conn_param *p)
 {
 	unsigned ms;
+	int err;
 
-	id->peer = cm_find_listener(&id->id.route.addr.dst_addr, id->id.ps);
+	find_listener(id, true);
 	if (sv_fault_unreachable(&ms)) {
 		sv_timer_set(&id->timer, sv_now() + ms * MS);
 		return 0;
+	}
+	err = id->peer ? cm_send(id, SV_M_REQ, 0, p) : 0;
+	if (err && id->peer_recalled) {
+		find_listener(id, false);
+		err = id->peer ? cm_send(id, SV_M_REQ, 0, p) : 0;
 	}
 	if (!id->peer) {
 		/* Nobody listens: the host's own CM answers for the port. */
@@ -270,8 +283,18 @@ static int connect_send(struct cm_id *id, const struct rdma_conn_param *p)
 		cm_raise(id, RDMA_CM_EVENT_REJECTED, CM_REJ_NO_SERVICE, &m, CM_PRIV_REJ);
 		return 0;
 	}
-	sv_timer_set(&id->timer, sv_now() + 64000 * MS);
-	return cm_send(id, SV_M_REQ, 0, p);
+	if (!err)
+		sv_timer_set(&id->timer, sv_now() + 64000 * MS);
+	return err;
+}
+
+/* The listener is not where it was last time. True: it has been asked where it is now. */
+static bool ask_elsewhere(struct cm_id *id)
+{
+	if (!id->peer_recalled || id->state != CM_REQ_SENT || !id->unanswered)
+		return false;
+	find_listener(id, false);
+	return id->peer && !sv_peer_send(id->peer, id->unanswered, NULL, 0);
 }
 
 SV_EXPORT int rdma_connect(struct rdma_cm_id *rid, struct rdma_conn_param *p)
@@ -486,10 +509,8 @@ static struct cm_id *listener_for(const struct sv_msg *m)
 /* The peer's QP is, for all we know, in another connection that has not ended or not aged yet. */
 static bool stale(struct sv_peer *p, uint32_t qpn)
 {
-	for (uint32_t i = 0; qpn && i < cm.cap; i++) {
-		struct cm_id *id = cm.ids[i];
-
-		if (!id || id->gone || id->peer != p || id->remote_qpn != qpn)
+	for (struct cm_id *id = qpn ? cm_first_qpn(qpn) : NULL; id; id = id->next_qpn) {
+		if (id->gone || id->peer != p || id->remote_qpn != qpn)
 			continue;
 		if ((id->state >= CM_REQ_RCVD && id->state < CM_CLOSED) ||
 		    (id->state == CM_CLOSED && sv_timer_armed(&id->timer)))
@@ -507,10 +528,8 @@ static void send_again(struct cm_id *id)
 /* A request that is known already: what was answered is answered again. */
 static bool repeated(struct sv_peer *p, const struct sv_msg *m)
 {
-	for (uint32_t i = 0; i < cm.cap; i++) {
-		struct cm_id *id = cm.ids[i];
-
-		if (!id || id->gone || id->peer != p || id->remote != m->b || id->state < CM_REQ_RCVD)
+	for (struct cm_id *id = cm_first_remote(m->b); id; id = id->next_remote) {
+		if (id->gone || id->peer != p || id->remote != m->b || id->state < CM_REQ_RCVD)
 			continue;
 		send_again(id);
 		return true;
@@ -546,8 +565,7 @@ static void got_req(struct sv_peer *p, const struct sv_msg *m)
 	id->state = CM_REQ_RCVD;
 	id->peer = p;
 	sv_peer_get(p);
-	id->remote = m->b;
-	id->remote_qpn = m->qpn;
+	cm_id_file(id, m->b, m->qpn);
 	id->resp_res = m->init_depth;
 	id->init_depth = m->resp_res;
 	id->retry = m->retry;
@@ -569,8 +587,7 @@ static void got_rep(struct cm_id *id, const struct sv_msg *m)
 		return;
 	sv_timer_cancel(&id->timer);
 	id->state = CM_REP_RCVD;
-	id->remote = m->b;
-	id->remote_qpn = m->qpn;
+	cm_id_file(id, m->b, m->qpn);
 	id->init_depth = m->resp_res;
 	id->resp_res = m->init_depth;
 	id->rnr = m->rnr;
@@ -579,6 +596,8 @@ static void got_rep(struct cm_id *id, const struct sv_msg *m)
 
 static void got_rej(struct cm_id *id, const struct sv_msg *m)
 {
+	if (m->status == CM_REJ_NO_SERVICE && ask_elsewhere(id))
+		return;
 	switch (id->state) {
 	case CM_REQ_SENT:
 	case CM_REQ_RCVD:
@@ -618,10 +637,11 @@ static void got_dreq(struct cm_id *id)
 /* A connector that gives up before our answer reached it does not know our handle. */
 static struct cm_id *by_remote(struct sv_peer *p, uint32_t remote)
 {
-	for (uint32_t i = 0; i < cm.cap; i++)
-		if (cm.ids[i] && cm.ids[i]->peer == p && cm.ids[i]->remote == remote && cm.ids[i]->state == CM_REQ_RCVD)
-			return cm.ids[i];
-	return NULL;
+	struct cm_id *id = cm_first_remote(remote);
+
+	while (id && (id->peer != p || id->remote != remote || id->state != CM_REQ_RCVD))
+		id = id->next_remote;
+	return id;
 }
 
 void sv_cm_message(struct sv_peer *p, const struct sv_msg *m)

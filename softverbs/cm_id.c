@@ -15,6 +15,8 @@ void sv_cm_reset(void)
 	cm.gens = NULL;
 	cm.cap = cm.hint = 0;
 	cm.listeners = NULL;
+	memset(cm.by_remote, 0, sizeof(cm.by_remote));
+	memset(cm.by_qpn, 0, sizeof(cm.by_qpn));
 }
 
 bool cm_ours(const struct rdma_cm_id *id)
@@ -55,6 +57,7 @@ SV_EXPORT struct rdma_event_channel *rdma_create_event_channel(void)
 		return NULL;
 	}
 	c->q.taken = event_taken;
+	c->q.quiet = true;
 	c->ch.fd = c->q.fd;
 	c->pid = getpid();
 	return &c->ch;
@@ -63,6 +66,11 @@ SV_EXPORT struct rdma_event_channel *rdma_create_event_channel(void)
 static struct cm_channel *chan_of(struct rdma_event_channel *ch)
 {
 	return sv_container(ch, struct cm_channel, ch);
+}
+
+int sv_cm_pending(struct rdma_event_channel *ch)
+{
+	return sv_evq_pending(&chan_of(ch)->q);
 }
 
 SV_EXPORT void rdma_destroy_event_channel(struct rdma_event_channel *ch)
@@ -125,6 +133,33 @@ struct cm_id *cm_id_find(uint32_t handle)
 	return i < cm.cap && cm.ids[i] && cm.ids[i]->handle == handle ? cm.ids[i] : NULL;
 }
 
+static void unfile(struct cm_id *id)
+{
+	struct cm_id **pp;
+
+	if (!id->filed)
+		return;
+	id->filed = false;
+	for (pp = &cm.by_remote[id->remote % CM_TABLE]; *pp != id; pp = &(*pp)->next_remote)
+		;
+	*pp = id->next_remote;
+	for (pp = &cm.by_qpn[id->remote_qpn % CM_TABLE]; *pp != id; pp = &(*pp)->next_qpn)
+		;
+	*pp = id->next_qpn;
+}
+
+void cm_id_file(struct cm_id *id, uint32_t remote, uint32_t qpn)
+{
+	unfile(id);
+	id->remote = remote;
+	id->remote_qpn = qpn;
+	id->next_remote = cm.by_remote[remote % CM_TABLE];
+	cm.by_remote[remote % CM_TABLE] = id;
+	id->next_qpn = cm.by_qpn[qpn % CM_TABLE];
+	cm.by_qpn[qpn % CM_TABLE] = id;
+	id->filed = true;
+}
+
 /* ------------------------------------------------------------------ ids */
 
 static void timer_fired(struct sv_timer *t)
@@ -178,6 +213,7 @@ void cm_id_free(struct cm_id *id)
 {
 	id->gone = true;
 	cm.ids[id->handle & ((1u << HANDLE_BITS) - 1)] = NULL;
+	unfile(id);
 	sv_timer_cancel(&id->timer);
 	cm_names_drop(id);
 	if (id->peer)

@@ -202,6 +202,7 @@ SV_EXPORT const struct vkr_soft_api *vkr_soft_api(void)
 	    .loop_fd = sv_loop_fd,
 	    .loop_due = sv_loop_due,
 	    .loop_run = sv_loop_run,
+	    .cm_pending = sv_cm_pending,
 	    .fault = sv_fault_now,
 	};
 

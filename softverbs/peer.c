@@ -455,6 +455,20 @@ struct sv_peer *sv_peer_by_qpn(uint32_t qpn)
 	return sv_peer_connect(name, sv_name_block(name, sizeof(name), block));
 }
 
+struct sv_peer *sv_peer_by_pid(pid_t pid)
+{
+	struct sv_peer *p;
+
+	pthread_mutex_lock(&sv_proc.lock);
+	p = peer_find(pid);
+	if (p && p->out)
+		p->refs++;
+	else
+		p = NULL;
+	pthread_mutex_unlock(&sv_proc.lock);
+	return p;
+}
+
 int sv_peer_send(struct sv_peer *p, const struct sv_msg *m, const int *fds, int nfds)
 {
 	int ret = ENOTCONN;
@@ -621,48 +635,75 @@ static void dispatch(struct sv_sock *s, const struct sv_msg *m, int *fds, int nf
 	}
 }
 
-/* 1: a message, 0: none, -1: the end. */
-static int sock_read(struct sv_sock *s, struct sv_msg *m, int *fds, int *nfds)
-{
-	struct iovec iov = {m, sizeof(*m)};
-	union {
-		char buf[CMSG_SPACE(sizeof(int) * MAX_FDS)];
-		struct cmsghdr align;
-	} u;
-	struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = u.buf, .msg_controllen = sizeof(u.buf)};
-	ssize_t r = recvmsg(s->src.fd, &mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+#define READ_BATCH 4
 
-	*nfds = 0;
-	if (r < 0)
-		return errno == EAGAIN || errno == EINTR ? 0 : -1;
-	if (r != (ssize_t)sizeof(*m))
-		return -1;
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(&mh); c; c = CMSG_NXTHDR(&mh, c)) {
+union control {
+	char buf[CMSG_SPACE(sizeof(int) * MAX_FDS)];
+	struct cmsghdr align;
+};
+
+static int fds_take(struct msghdr *mh, int *fds)
+{
+	int n = 0;
+
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(mh); c; c = CMSG_NXTHDR(mh, c)) {
 		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
 			continue;
-		*nfds = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-		memcpy(fds, CMSG_DATA(c), sizeof(int) * (size_t)*nfds);
-		for (int i = 0; i < *nfds; i++)
+		n = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+		memcpy(fds, CMSG_DATA(c), sizeof(int) * (size_t)n);
+		for (int i = 0; i < n; i++)
 			fds[i] = sv_fd_new(fds[i]);
 	}
-	return 1;
+	return n;
+}
+
+/* One call's messages. 1: there may be more, 0: there are none, -1: the end. */
+static int sock_read(struct sv_sock *s)
+{
+	struct sv_msg m[READ_BATCH];
+	struct iovec iov[READ_BATCH];
+	union control control[READ_BATCH];
+	struct mmsghdr mm[READ_BATCH];
+	int n, fds[MAX_FDS];
+	bool whole = true;
+
+	memset(mm, 0, sizeof(mm));
+	for (int i = 0; i < READ_BATCH; i++) {
+		iov[i] = (struct iovec){&m[i], sizeof(m[i])};
+		mm[i].msg_hdr.msg_iov = &iov[i];
+		mm[i].msg_hdr.msg_iovlen = 1;
+		mm[i].msg_hdr.msg_control = control[i].buf;
+		mm[i].msg_hdr.msg_controllen = sizeof(control[i].buf);
+	}
+	n = recvmmsg(s->src.fd, mm, READ_BATCH, MSG_DONTWAIT | MSG_CMSG_CLOEXEC, NULL);
+	if (n < 0)
+		return errno == EAGAIN || errno == EINTR ? 0 : -1;
+	/* Descriptors of all of them are ours now, whatever becomes of the peer meanwhile. */
+	for (int i = 0; i < n; i++) {
+		int nfds = fds_take(&mm[i].msg_hdr, fds);
+
+		whole = whole && mm[i].msg_len == sizeof(m[i]);
+		if (whole)
+			dispatch(s, &m[i], fds, nfds);
+		for (int j = 0; j < nfds; j++)
+			sv_fd_close(fds[j]);
+	}
+	/* The end reads as messages of no length. */
+	return !whole ? -1 : n == READ_BATCH;
 }
 
 static void sock_ready(struct sv_source *src, uint32_t events)
 {
 	struct sv_sock *s = sv_container(src, struct sv_sock, src);
-	struct sv_msg m;
-	int fds[MAX_FDS], nfds, r;
+	int r;
 
 	if (src->fd < 0)
 		return;
 	if (events & EPOLLOUT)
 		sock_flush(s);
-	while ((r = sock_read(s, &m, fds, &nfds)) > 0) {
-		dispatch(s, &m, fds, nfds);
-		for (int i = 0; i < nfds; i++)
-			sv_fd_close(fds[i]);
-	}
+	do
+		r = sock_read(s);
+	while (r > 0);
 	if (r == 0)
 		return;
 	if (s->peer)

@@ -47,6 +47,7 @@ void sv_evq_fini(struct sv_evq *q)
 
 static void evq_raise(struct sv_evq *q)
 {
+	q->raised = true;
 	sv_fd_raise(q->fd);
 }
 
@@ -56,6 +57,9 @@ static void evq_lower(struct sv_evq *q)
 	uint64_t count;
 	struct iovec iov = {&count, sizeof(count)};
 
+	if (!q->raised)
+		return;
+	q->raised = false;
 	if (preadv2(q->fd, &iov, 1, -1, RWF_NOWAIT) < 0) {
 		/* EAGAIN: the counter was zero already. */
 	}
@@ -65,11 +69,21 @@ void sv_evq_push(struct sv_evq *q, struct sv_event *e)
 {
 	pthread_mutex_lock(&q->lock);
 	e->next = NULL;
-	if (!q->head)
+	if (!q->head && !(q->quiet && sv_loop_self()))
 		evq_raise(q);
 	*q->tail = e;
 	q->tail = &e->next;
 	pthread_mutex_unlock(&q->lock);
+}
+
+bool sv_evq_pending(struct sv_evq *q)
+{
+	bool pending;
+
+	pthread_mutex_lock(&q->lock);
+	pending = q->head != NULL;
+	pthread_mutex_unlock(&q->lock);
+	return pending;
 }
 
 struct sv_event *sv_evq_get(struct sv_evq *q)

@@ -10,14 +10,20 @@
 
 #define RING_KINDS 64
 
+/* Rings of one size that keep their pages when they are given up: giving pages back and faulting them in again is most
+ * of what a short connection would cost. */
+#define RINGS_KEPT 32
+
 struct ring_free {
 	struct ring_free *next;
 	uint64_t off;
+	bool kept; /* with its pages */
 };
 
 static struct {
 	uint64_t size;
-	struct ring_free *list;
+	struct ring_free *list; /* those with pages first */
+	int kept;
 } rings[RING_KINDS];
 
 static uint64_t ring_top;
@@ -39,6 +45,7 @@ static uint64_t ring_alloc(uint64_t size)
 		if (rings[i].size != size || !r)
 			continue;
 		rings[i].list = r->next;
+		rings[i].kept -= r->kept;
 		off = r->off;
 		free(r);
 		return off;
@@ -52,24 +59,30 @@ static uint64_t ring_alloc(uint64_t size)
 	return off;
 }
 
-/* proc lock held. Gives the pages back; without a list for its size the addresses are lost. */
+/* proc lock held. Without a list for its size the addresses are lost. */
 static void ring_release(uint64_t off, uint64_t size)
 {
-	struct ring_free *r;
+	struct ring_free *r = malloc(sizeof(*r)), **pp;
 	int i;
 
-	fallocate(sv_proc.seg_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)off, (off_t)size);
 	for (i = 0; i < RING_KINDS && rings[i].size && rings[i].size != size; i++)
 		;
-	if (i == RING_KINDS)
+	if (r && i < RING_KINDS)
+		r->kept = rings[i].kept < RINGS_KEPT;
+	if (!r || i == RING_KINDS || !r->kept)
+		fallocate(sv_proc.seg_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)off, (off_t)size);
+	if (!r || i == RING_KINDS) {
+		free(r);
 		return;
-	r = malloc(sizeof(*r));
-	if (!r)
-		return;
+	}
 	rings[i].size = size;
+	rings[i].kept += r->kept;
+	pp = &rings[i].list;
+	while (!r->kept && *pp && (*pp)->kept)
+		pp = &(*pp)->next;
 	r->off = off;
-	r->next = rings[i].list;
-	rings[i].list = r;
+	r->next = *pp;
+	*pp = r;
 }
 
 static uint32_t round_pow2(uint32_t n)

@@ -87,6 +87,8 @@ struct sv_evq {
 	struct sv_event *head, **tail;
 	void (*taken)(struct sv_event *e); /* called under the lock as one is taken; may be NULL */
 	int fd;
+	bool raised; /* false: the descriptor's counter is zero */
+	bool quiet;  /* what the loop in the caller's thread pushes does not make it readable: its thread asks */
 };
 
 /* The number is kept in q->fd, and in *user where the program sees it. */
@@ -95,6 +97,7 @@ void sv_evq_fini(struct sv_evq *q);
 void sv_evq_push(struct sv_evq *q, struct sv_event *e);
 /* Blocks unless the descriptor has O_NONBLOCK. NULL with errno (EAGAIN, EINTR). `fd` is what the user holds. */
 struct sv_event *sv_evq_get(struct sv_evq *q);
+bool sv_evq_pending(struct sv_evq *q);
 /* Takes out every event for which match() holds and gives it to drop(). */
 void sv_evq_purge(struct sv_evq *q, bool (*match)(struct sv_event *, void *), void *arg,
 		  void (*drop)(struct sv_event *));
@@ -362,7 +365,8 @@ static inline void sv_kick_self(uint32_t qp_idx)
 void sv_thread_wake(void);
 /* QPs that the loop keeps and need not: it drops them now, or as soon as it comes round. */
 void sv_loop_let_go(void);
-/* The loop in a thread of the caller's (softverbs.h). */
+/* The loop in a thread of the caller's (softverbs.h), and whether this is that thread. */
+bool sv_loop_self(void);
 void sv_loop_own(void);
 int sv_loop_fd(void);
 uint64_t sv_loop_due(void);
@@ -440,6 +444,7 @@ struct sv_peer {
 /* A connection to whoever listens on an abstract name. NULL and errno. The reference is the caller's. */
 struct sv_peer *sv_peer_connect(const char *name, size_t len);
 struct sv_peer *sv_peer_by_qpn(uint32_t qpn);
+struct sv_peer *sv_peer_by_pid(pid_t pid); /* one that is known; else NULL */
 void sv_peer_get(struct sv_peer *p);
 void sv_peer_put(struct sv_peer *p);
 /* fd < 0: none. The message is queued when the socket is full. */
@@ -545,6 +550,7 @@ void sv_qp_service(struct sv_qp *qp);
 
 /* ------------------------------------------------------------------ cm */
 
+int sv_cm_pending(struct rdma_event_channel *channel);
 void sv_cm_message(struct sv_peer *p, const struct sv_msg *m);
 void sv_cm_peer_lost(struct sv_peer *p);
 void sv_cm_peer_back(struct sv_peer *p); /* the link to it is up again; NULL: ours is */

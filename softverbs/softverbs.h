@@ -11,6 +11,8 @@
 
 #define VKR_SOFT_ABI 3
 
+struct rdma_event_channel;
+
 struct vkr_soft_api {
 	uint32_t abi; /* VKR_SOFT_ABI */
 
@@ -29,15 +31,20 @@ struct vkr_soft_api {
 	uint32_t max_inline;
 
 	/*
-	 * The caller has a thread that does softverbs' background work too, so that none is started: a message of the
-	 * CM then costs one wake-up less. Before the first call of any other function; kept over fork. From then on it
-	 * calls loop_run() whenever loop_fd() is readable or loop_due() (CLOCK_MONOTONIC, ns; UINT64_MAX: never) has
-	 * passed, and looks at loop_due() before it sleeps. One thread at a time; loop_run() does not sleep.
+	 * The calling thread takes over softverbs' background work, whose thread ends: a message of the CM then costs
+	 * one wake-up less. From then on it calls loop_run() whenever loop_fd() is readable or loop_due()
+	 * (CLOCK_MONOTONIC, ns; UINT64_MAX: never) has passed, and looks at loop_due() before it sleeps. One thread at
+	 * a time may do so; loop_run() does not sleep. Nothing happens before the library has started (a device or a
+	 * CM channel opened); a forked child starts anew.
 	 */
 	void (*loop_own)(void);
 	int (*loop_fd)(void);
 	uint64_t (*loop_due)(void);
 	void (*loop_run)(void);
+
+	/* Are there events in this channel? What comes up by calls of the loop's thread does not make the channel's
+	 * descriptor readable, so the thread asks before it sleeps. */
+	int (*cm_pending)(struct rdma_event_channel *channel);
 
 	/* A word of VKRDMA_SOFT_FAULT that happens now (README.md). 0 or -EINVAL. */
 	int (*fault)(const char *word);

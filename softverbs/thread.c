@@ -350,23 +350,32 @@ int sv_loop_fd(void)
 	return __atomic_load_n(&sv_proc.ep_fd, __ATOMIC_RELAXED);
 }
 
+static _Atomic bool owned; /* by a thread of the caller's */
+static pthread_t own_thread;
+
+bool sv_loop_self(void)
+{
+	return sv_load(&owned) && on_loop();
+}
+
 static void *loop(void *arg)
 {
-	for (;;)
+	while (!sv_load(&owned))
 		turn(sv_loop_due());
 	return NULL;
 }
 
-static bool owned; /* by the caller's thread */
-
 void sv_loop_own(void)
 {
-	owned = true;
+	if (!sv_started() || atomic_exchange(&owned, true))
+		return;
+	sv_thread_wake();
+	pthread_join(own_thread, NULL);
 }
 
 void sv_loop_let_go(void)
 {
-	if (owned && on_loop())
+	if (sv_loop_self())
 		blocked_due = blocked_run();
 	else
 		sv_thread_wake();
@@ -402,7 +411,6 @@ void sv_lock_wake(struct sv_lock *l)
 int sv_thread_start(void)
 {
 	sigset_t all, old;
-	pthread_t thread;
 	int ret;
 
 	pthread_mutex_init(&timer_lock, NULL);
@@ -417,11 +425,12 @@ int sv_thread_start(void)
 	kick_source.fd = sv_proc.kick_fd;
 	kick_source.ready = kick_ready;
 	ret = sv_source_add(&kick_source, EPOLLIN);
-	if (ret || owned)
+	if (ret)
 		return ret;
+	sv_store(&owned, false);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	ret = pthread_create(&thread, NULL, loop, NULL);
+	ret = pthread_create(&own_thread, NULL, loop, NULL);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	return ret;
 }

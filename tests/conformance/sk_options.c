@@ -69,6 +69,11 @@ static void after(int a, int b)
 		CONF_EQ(get(a, IPPROTO_TCP, TCP_NODELAY), 0);
 		CONF_OK(setsockopt(a, IPPROTO_TCP, TCP_CORK, &off, sizeof(off)));
 	}
+	/* What one socket has been given another may be given as well. */
+	set_all(b);
+	check_all(b);
+	for (int off = 0; off < 1; off++)
+		CONF_OK(setsockopt(b, IPPROTO_TCP, TCP_CORK, &off, sizeof(off)));
 	conf_exchange(a, b);
 	conf_close2(a, b);
 }

@@ -480,6 +480,77 @@ static void nobody_role(struct tv_side *s)
 	rdma_destroy_event_channel(ch);
 }
 
+/* ---------------------------------------------------------------- a listener that moves to another process */
+
+static void moved_server(struct tv_side *s)
+{
+	struct rdma_event_channel *ch;
+	struct rdma_cm_id *lis;
+	struct tv_end e;
+
+	listen_here(s, &ch, &lis, 5);
+	tv_cm_server(&e, ch, NULL);
+	tv_sync(s);
+	tv_cm_end(&e, ch);
+	stop_listening(ch, lis);
+	tv_sync(s);
+	tv_sync(s); /* alive all the while */
+}
+
+/* The status of the refusal; where a listener is named, it refuses. */
+static int refused(struct rdma_event_channel *ch, uint16_t port, struct rdma_event_channel *at)
+{
+	struct rdma_cm_id *id = tv_resolve(ch, tv_addr4(), port);
+	struct rdma_conn_param p;
+	struct rdma_cm_event *ev;
+	struct tv_dev d;
+	struct tv_end e;
+	int status;
+
+	tv_end_open_cm(&e, &d, id, NULL);
+	tv_param(&p);
+	CHECK_EQ(rdma_connect(id, &p), 0);
+	if (at) {
+		struct rdma_cm_id *request;
+
+		ev = tv_event(at, RDMA_CM_EVENT_CONNECT_REQUEST);
+		request = ev->id;
+		CHECK_EQ(rdma_reject(request, NULL, 0), 0);
+		tv_ack(ev);
+		CHECK_EQ(rdma_destroy_id(request), 0);
+	}
+	ev = tv_event(ch, RDMA_CM_EVENT_REJECTED);
+	status = ev->status;
+	tv_ack(ev);
+	tv_end_close(&e);
+	CHECK_EQ(rdma_destroy_id(id), 0);
+	return status;
+}
+
+static void moved_client(struct tv_side *s)
+{
+	struct rdma_event_channel *ch = tv_channel(), *own = tv_channel();
+	uint16_t port = take_port(s);
+	struct rdma_cm_id *lis;
+	struct tv_end e;
+
+	tv_cm_client(&e, ch, port, NULL);
+	tv_sync(s);
+	tv_cm_end(&e, ch);
+	tv_sync(s);
+	lis = tv_listen(own, "0.0.0.0", &port, 5);
+	for (int i = 0; i < 3; i++)
+		CHECK_EQ(refused(ch, port, own), 28); /* the new listener's own answer */
+	CHECK_EQ(rdma_destroy_id(lis), 0);
+	CHECK_EQ(refused(ch, port, NULL), 8);
+	CHECK_EQ(refused(ch, port, NULL), 8);
+	lis = tv_listen(own, "0.0.0.0", &port, 5);
+	CHECK_EQ(refused(ch, port, own), 28);
+	stop_listening(own, lis);
+	rdma_destroy_event_channel(ch);
+	tv_sync(s);
+}
+
 /* Calls out of order fail and harm nothing. */
 static void order_role(struct tv_side *s)
 {
@@ -522,6 +593,7 @@ PAIR(timewait, timewait_server, timewait_client)
 PAIR(vanish, vanish_server, vanish_client)
 PAIR(data, data_server, data_client)
 PAIR(reject, reject_server, reject_client)
+PAIR(moved, moved_server, moved_client)
 SOLO(nobody)
 SOLO(order)
 
@@ -530,7 +602,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(test_basic),  cmocka_unit_test(test_crossing), cmocka_unit_test(test_timewait),
 	    cmocka_unit_test(test_vanish), cmocka_unit_test(test_data),     cmocka_unit_test(test_reject),
-	    cmocka_unit_test(test_nobody), cmocka_unit_test(test_order),
+	    cmocka_unit_test(test_nobody), cmocka_unit_test(test_order),    cmocka_unit_test(test_moved),
 	};
 
 	cmocka_set_test_filter(getenv("TV_ONLY"));

@@ -109,14 +109,15 @@ static void loop_own_role(struct tv_side *s)
 	struct ibv_wc wc;
 	int before = threads();
 
-	a->loop_own();
 	o.rnr_retry = 7;
 	o.min_rnr_timer = 10; /* 0.32 ms */
 	tv_dev_open(&d);
+	CHECK_EQ(threads(), before + 1);
+	a->loop_own();
+	CHECK_EQ(threads(), before);
 	tv_end_open(&x, &d, &o);
 	tv_end_open(&y, &d, &o);
 	tv_end_join(&x, &y);
-	CHECK_EQ(threads(), before);
 	tv_post(&x, IBV_WR_SEND, 0, 64, 1); /* waits for a receive */
 	CHECK(!drive(a, x.scq, &wc, 20));
 	CHECK_NE(a->loop_due(), UINT64_MAX);
