@@ -110,6 +110,8 @@ bool vkr_epset_peek(struct vkr_epset *set)
 			any = true;
 			break;
 		}
+		if (!vkr_attempt_ended(it->file))
+			vkr_ready_del(set, it); /* the next edge brings it back */
 	}
 	pthread_mutex_unlock(&set->lock);
 	return any;

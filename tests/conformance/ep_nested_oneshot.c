@@ -128,6 +128,12 @@ static void rdnorm(int a, int b)
 	CONF_EP_QUIET(outer);
 	conf_ep_mod(outer, inner, EPOLLRDNORM);
 	CONF_EP_EXPECT(outer, inner, EPOLLRDNORM);
+	/* Whoever looks when it is not ready lets go of it. */
+	conf_drain(b, 1);
+	CONF_EQ(conf_poll1(outer, POLLIN, 0), 0);
+	ready(a, b);
+	CONF_EVENTS(conf_poll1(inner, POLLIN, 0), POLLIN);
+	CONF_EQ(conf_poll1(outer, POLLIN, 0), 0);
 	conf_close2(a, b);
 	conf_close2(outer, inner);
 }

@@ -395,7 +395,8 @@ int call_finish(struct world *w, struct job *job, char *buf, size_t size)
 		world_learn_ports(w);
 		break;
 	case DIFF_RECONNECT:
-		if (job->what == SLOT_END && (!job->ret || job->err == EINPROGRESS))
+		/* Of one that has been accepted it only says that it is connected. */
+		if (job->what == SLOT_END && w->ends[job->end].peer < 0 && (!job->ret || job->err == EINPROGRESS))
 			w->ends[job->end] = (struct end){.peer = -1, .connecting = true};
 		break;
 	case DIFF_ACCEPT:

@@ -40,6 +40,19 @@ static bool is_sleep(enum diff_kind kind)
 	return kind == DIFF_EPSLEEP;
 }
 
+/* The slot is to hold what a pending call makes. */
+static bool promised(struct world *w, const struct slot *s)
+{
+	for (int i = 1; i <= DIFF_THREADS; i++) {
+		struct job *job = &w->tasks[i].job;
+
+		if (atomic_load(&w->tasks[i].state) != TASK_IDLE && &w->slots[job->op.a] == s &&
+		    (job->op.kind == DIFF_ACCEPT || job->op.kind == DIFF_DIAL))
+			return true;
+	}
+	return false;
+}
+
 /* The kernel's poll looks a number up again at each turn, and says NVAL; docs/semantics.md, "Signals and threads". */
 static bool polled(struct world *w, int fd)
 {
@@ -160,6 +173,10 @@ const char *call_unfit(struct world *w, const struct diff_op *op)
 	/* A copy that gets a number under which its file is still registered in a set is EEXIST there. */
 	if ((op->kind == DIFF_DUP || (op->kind == DIFF_DUP2 && s->fd < 0)) && pending(w, is_accept, -1, 0))
 		return "the kernel has taken the next number";
+	if ((op->kind == DIFF_PAIR || op->kind == DIFF_LISTEN || op->kind == DIFF_CONNECT || op->kind == DIFF_DIAL ||
+	     op->kind == DIFF_ACCEPT || op->kind == DIFF_DUP || op->kind == DIFF_DUP2) &&
+	    (promised(w, s) || (op->kind == DIFF_PAIR && promised(w, b))))
+		return "slot in use";
 	if (op->kind == DIFF_ACCEPT) {
 		if (s->fd >= 0)
 			return "slot in use";
