@@ -89,7 +89,7 @@ class Apt:
         raise Unavailable(f'the source of {name} could not be had')
 
     def package(self, name, into):
-        """A binary package, unpacked as into/root; returns the version."""
+        """Fetches a binary package; returns its file and its version."""
         self.lists()
         p = output('apt-get', *self.options, 'download', name, cwd=into)
         found = glob.glob(f'{into}/{name}_*.deb')
@@ -102,11 +102,20 @@ apt = Apt()
 THINGS = {}
 
 
+def python_version():
+    return output(PYTHON, '-c', 'import sys; print("%d.%d" % sys.version_info[:2])').stdout.strip()
+
+
+def place(name):
+    """Python's tests are of one version of it; of the others the newest is taken once, and kept."""
+    return os.path.join(CACHE, f'{name}-{python_version()}' if name == 'cpython' else name)
+
+
 def thing(name):
     """Notes a function that makes something in an empty folder and returns its version."""
     def note(make):
         def folder():
-            dest = os.path.join(CACHE, name)
+            dest = place(name)
             if os.path.exists(os.path.join(dest, 'VERSION')):
                 return dest
             os.makedirs(CACHE, exist_ok=True)
@@ -129,7 +138,7 @@ def thing(name):
 
 
 def version_of(name):
-    with open(os.path.join(CACHE, name, 'VERSION')) as f:
+    with open(os.path.join(place(name), 'VERSION')) as f:
         return f.read().strip()
 
 
@@ -145,7 +154,7 @@ def edit(path, old, new):
 @thing('cpython')
 def cpython(work):
     """Python's tests, of the installed interpreter's version: Debian's package of them, and what is installed of them."""
-    version = output(PYTHON, '-c', 'import sys; print("%d.%d" % sys.version_info[:2])').stdout.strip()
+    version = python_version()
     deb, full = apt.package(f'libpython{version}-testsuite', work)
     subprocess.run(['dpkg', '-x', deb, f'{work}/package'], check=True)
     for base in (f'/usr/lib/python{version}', f'{work}/package/usr/lib/python{version}'):
@@ -197,7 +206,7 @@ def epoll_wakeup(work):
 
 def main():
     if '--cached' in sys.argv:
-        return 0 if all(os.path.exists(os.path.join(CACHE, name, 'VERSION')) for name in THINGS) else 1
+        return 0 if all(os.path.exists(os.path.join(place(name), 'VERSION')) for name in THINGS) else 1
     bad = 0
     for name, folder in THINGS.items():
         try:
