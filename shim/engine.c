@@ -135,15 +135,15 @@ static void note_polled(void)
 
 int vkr_engine_poll(void)
 {
-	int n;
+	int n, cancel;
 
 	if (!atomic_load_explicit(&vkr_n_devices, memory_order_acquire))
 		return 0;
-	vkr_depth++;
+	cancel = vkr_verbs_enter_post();
 	note_polled();
 	vkr_count(&vkr_stats->cq_polls, 1);
 	n = engine_drain();
-	vkr_depth--;
+	vkr_verbs_leave_post(cancel);
 	return n;
 }
 
@@ -156,9 +156,9 @@ int vkr_engine_drain(void)
 
 void vkr_engine_sleep_begin(void)
 {
-	int d, i;
+	int d, i, cancel;
 
-	vkr_depth++;
+	cancel = vkr_verbs_enter_post();
 	note_polled();
 	atomic_fetch_add(&vkr_engine_sleepers, 1);
 	for (d = 0; d < atomic_load(&vkr_n_devices); d++) {
@@ -173,7 +173,7 @@ void vkr_engine_sleep_begin(void)
 			pthread_mutex_unlock(&c->lock);
 		}
 	}
-	vkr_depth--;
+	vkr_verbs_leave_post(cancel);
 }
 
 void vkr_engine_sleep_end(void)
@@ -217,13 +217,11 @@ void vkr_engine_event(int fd)
 	int d, cancel;
 
 	/* The read inside ibv_get_cq_event() is a cancellation point; locks are held around it. */
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	vkr_depth++;
+	cancel = vkr_verbs_enter();
 	for (d = 0; fd >= 0 && d < atomic_load(&vkr_n_devices); d++)
 		if (vkr_load(&vkr_devices[d]->channel_fd) == fd)
 			device_events(vkr_devices[d]);
-	vkr_depth--;
-	pthread_setcancelstate(cancel, NULL);
+	vkr_verbs_leave(cancel);
 }
 
 int vkr_engine_fds(int fds[VKR_MAX_DEVICES])

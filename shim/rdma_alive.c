@@ -202,12 +202,13 @@ void vkr_alive_doubt(void)
 
 void vkr_stream_keepalive(struct vkr_stream *s, int idle_s)
 {
-	vkr_depth++;
+	int cancel = vkr_verbs_enter();
+
 	pthread_mutex_lock(&s->p.lock);
 	if (s->keepalive_ns != idle_s * 1000 * VKR_MS) {
 		s->keepalive_ns = idle_s * 1000 * VKR_MS;
 		vkr_task_queue(&s->task);
 	}
 	pthread_mutex_unlock(&s->p.lock);
-	vkr_depth--;
+	vkr_verbs_leave(cancel);
 }

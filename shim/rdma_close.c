@@ -370,10 +370,11 @@ bool vkr_stream_over(struct vkr_stream *s)
 
 int vkr_stream_shutdown(struct vkr_stream *s, int how)
 {
+	int cancel;
 	bool wr = how == SHUT_WR || how == SHUT_RDWR, rd = how == SHUT_RD || how == SHUT_RDWR;
 	int ret = 0;
 
-	vkr_depth++;
+	cancel = vkr_verbs_enter();
 	pthread_mutex_lock(&s->p.lock);
 	if (vkr_load(&s->state) != VKR_STREAM_OPEN || is_over(s)) {
 		ret = -ENOTCONN;
@@ -399,18 +400,19 @@ int vkr_stream_shutdown(struct vkr_stream *s, int how)
 	/* The kernel wakes everybody who waits for anything, also by the call that fails. */
 	vkr_stream_update(s, EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLRDHUP);
 	pthread_mutex_unlock(&s->p.lock);
-	vkr_depth--;
+	vkr_verbs_leave(cancel);
 	return ret;
 }
 
 void vkr_stream_close(struct vkr_stream *s, int drain_ms)
 {
+	int cancel;
 	bool shim;
 
 	if (s->epoch != vkr_epoch)
 		return; /* a forked child's copy of the parent's */
 	shim = (s->features & VKR_FEAT_FIN) != 0;
-	vkr_depth++;
+	cancel = vkr_verbs_enter();
 	pthread_mutex_lock(&s->p.lock);
 	/* Unread bytes, or unsent ones to be discarded: a reset, as TCP has it, unless all is over anyway. */
 	if ((s->inq || drain_ms <= 0) && shim && s->tx.ready && !is_over(s))
@@ -428,5 +430,5 @@ void vkr_stream_close(struct vkr_stream *s, int drain_ms)
 	s->app_closed = true;
 	vkr_task_queue(&s->task);
 	pthread_mutex_unlock(&s->p.lock);
-	vkr_depth--;
+	vkr_verbs_leave(cancel);
 }

@@ -60,11 +60,11 @@ static bool may_have_changed(void)
 
 int vkr_engine_start(const char **reason)
 {
-	int ret;
+	int ret, cancel;
 
 	if (vkr_load_acq(&running))
 		return 0;
-	vkr_depth++;
+	cancel = vkr_verbs_enter();
 	pthread_mutex_lock(&start_lock);
 	if (!vkr_load(&running) && (!failure || may_have_changed())) {
 		ret = failure;
@@ -79,7 +79,7 @@ int vkr_engine_start(const char **reason)
 	ret = failure;
 	*reason = failure_reason;
 	pthread_mutex_unlock(&start_lock);
-	vkr_depth--;
+	vkr_verbs_leave(cancel);
 	return ret;
 }
 
@@ -127,19 +127,20 @@ void vkr_engine_flush(int ms)
 {
 	struct timespec ts;
 	int64_t until;
+	int cancel;
 
 	if (!vkr_engine_running() || vkr_progress_self())
 		return;
 	until = vkr_now_ns() + ms * VKR_MS;
 	ts = (struct timespec){.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
-	vkr_depth++;
+	cancel = vkr_verbs_enter();
 	pthread_mutex_lock(&vkr_registry_lock);
 	end_all(ms);
 	while (any_alive())
 		if (pthread_cond_clockwait(&vkr_registry_cond, &vkr_registry_lock, CLOCK_MONOTONIC, &ts))
 			break;
 	pthread_mutex_unlock(&vkr_registry_lock);
-	vkr_depth--;
+	vkr_verbs_leave(cancel);
 }
 
 /* ------------------------------------------------------------------ fork */

@@ -364,7 +364,7 @@ int vkr_listener_create(const struct sockaddr *local, bool v6only, int backlog, 
 			struct vkr_listener **out, const char **reason)
 {
 	struct vkr_listener *l;
-	int ret;
+	int ret, cancel;
 
 	if (!vkr_engine_running()) {
 		*reason = "the RDMA engine does not run";
@@ -389,13 +389,13 @@ int vkr_listener_create(const struct sockaddr *local, bool v6only, int backlog, 
 	l->v6only = v6only;
 	vkr_cm_take_addr(&l->local, local, false);
 	vkr_cm_unmap_v4(&l->local);
-	vkr_depth++;
+	cancel = vkr_verbs_enter();
 	pthread_mutex_lock(&vkr_registry_lock);
 	ret = listener_open(l);
 	if (!ret)
 		DL_APPEND(vkr_listeners, l);
 	pthread_mutex_unlock(&vkr_registry_lock);
-	vkr_depth--;
+	vkr_verbs_leave(cancel);
 	if (ret) {
 		*reason = listen_reason(-ret);
 		free(l);
@@ -480,23 +480,27 @@ void vkr_listener_return(struct vkr_listener *l, struct vkr_stream *s, void *tic
 
 void vkr_listener_stop(struct vkr_listener *l)
 {
+	int cancel;
+
 	if (l->epoch != vkr_epoch)
 		return;
-	vkr_depth++;
+	cancel = vkr_verbs_enter();
 	pthread_mutex_lock(&l->p.lock);
 	l->stopped = true;
 	vkr_task_queue(&l->task);
 	pthread_mutex_unlock(&l->p.lock);
 	reset_waiting(l);
-	vkr_depth--;
+	vkr_verbs_leave(cancel);
 }
 
 void vkr_listener_close(struct vkr_listener *l)
 {
+	int cancel;
+
 	/* A forked child's copy: the parent's port goes on. */
 	if (l->epoch != vkr_epoch)
 		return;
-	vkr_depth++;
+	cancel = vkr_verbs_enter();
 	pthread_mutex_lock(&l->p.lock);
 	l->closing = true;
 	vkr_task_queue(&l->task);
@@ -508,5 +512,5 @@ void vkr_listener_close(struct vkr_listener *l)
 	pthread_cond_destroy(&l->closed_cond);
 	pthread_mutex_destroy(&l->p.lock);
 	free(l);
-	vkr_depth--;
+	vkr_verbs_leave(cancel);
 }

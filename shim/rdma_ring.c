@@ -305,9 +305,9 @@ static __attribute__((noinline)) ssize_t recv_any(struct vkr_stream *s, const st
 
 ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, size_t want, unsigned how)
 {
+	int cancel = vkr_verbs_enter_post();
 	ssize_t ret;
 
-	vkr_depth++;
 	pthread_mutex_lock(&s->p.lock);
 	if (vkr_likely(vkr_stream_plain(s) && s->inq && want && !(how & VKR_IO_PEEK))) {
 		ret = (ssize_t)rx_take(s, iov, want);
@@ -316,16 +316,16 @@ ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, size_t wa
 		ret = recv_any(s, iov, want, how);
 	}
 	pthread_mutex_unlock(&s->p.lock);
-	vkr_depth--;
+	vkr_verbs_leave_post(cancel);
 	return ret;
 }
 
 ssize_t vkr_stream_forward(struct vkr_stream *s, ssize_t (*take)(void *arg, const struct iovec *iov, int n), void *arg)
 {
 	struct iovec iov[RX_PIECES];
+	int cancel = vkr_verbs_enter_post();
 	ssize_t ret;
 
-	vkr_depth++;
 	pthread_mutex_lock(&s->p.lock);
 	if (!s->inq) {
 		ret = rx_nothing(s, 0);
@@ -336,6 +336,6 @@ ssize_t vkr_stream_forward(struct vkr_stream *s, ssize_t (*take)(void *arg, cons
 		vkr_stream_update(s, 0);
 	}
 	pthread_mutex_unlock(&s->p.lock);
-	vkr_depth--;
+	vkr_verbs_leave_post(cancel);
 	return ret;
 }

@@ -629,9 +629,10 @@ static VKR_COLD void push_control(struct vkr_stream *s)
 
 ssize_t vkr_stream_send(struct vkr_stream *s, const struct iovec *iov, int iovcnt, size_t total, unsigned how)
 {
+	int cancel;
 	ssize_t ret = (ssize_t)total;
 
-	vkr_depth++;
+	cancel = vkr_verbs_enter_post();
 	pthread_mutex_lock(&s->p.lock);
 	if ((vkr_stream_plain(s) && total) || send_check(s, total, how, &ret)) {
 		if (vkr_likely(iovcnt == 1 && tx_one(s, iov, total))) {
@@ -643,7 +644,7 @@ ssize_t vkr_stream_send(struct vkr_stream *s, const struct iovec *iov, int iovcn
 		}
 	}
 	pthread_mutex_unlock(&s->p.lock);
-	vkr_depth--;
+	vkr_verbs_leave_post(cancel);
 	return ret;
 }
 

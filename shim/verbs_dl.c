@@ -78,6 +78,7 @@ static int open_soft_provider(const char **reason)
 		*reason = SOFT_LIBRARY " is of another version";
 		return -ENOSYS;
 	}
+	vkr_store(&vkr_verbs.cancels, vkr_verbs.soft->cancels());
 	return 0;
 }
 
@@ -98,6 +99,7 @@ int vkr_verbs_open(bool soft, const char **reason)
 	ret = fill(ibv, rdma, reason);
 	if (ret)
 		return ret;
+	vkr_store(&vkr_verbs.cancels, true);
 	/* Before the first registration; arenas carry MADV_DONTFORK themselves, this covers the providers' own queues.
 	 */
 	if (vkr_verbs.ibv_fork_init())

@@ -12,6 +12,7 @@
 
 #include "../softverbs/softverbs.h"
 #include <infiniband/verbs.h>
+#include <pthread.h>
 #include <rdma/rdma_cma.h>
 
 /* name, result, arguments: one row builds the table's member and its look-up. */
@@ -63,9 +64,49 @@ struct vkr_verbs {
 #undef VKR_VERBS_MEMBER
 	/* NULL with real rdma-core */
 	const struct vkr_soft_api *soft;
+	_Atomic bool cancels; /* a post may be a cancellation point: soft-RoCE's rings its doorbell by write() */
 };
 
 extern struct vkr_verbs vkr_verbs;
+
+extern VKR_TLS int vkr_depth; /* socket.h */
+
+/*
+ * Around calls of the libraries, under locks perhaps: what the libraries call is not intercepted, and a thread that is
+ * cancelled does not end in the midst of it.
+ */
+static inline int vkr_verbs_enter(void)
+{
+	int cancel;
+
+	vkr_depth++;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	return cancel;
+}
+
+static inline void vkr_verbs_leave(int cancel)
+{
+	pthread_setcancelstate(cancel, NULL);
+	vkr_depth--;
+}
+
+/* The same where nothing but posts are made, and polls: a provider that does these in user space costs nothing. */
+static inline int vkr_verbs_enter_post(void)
+{
+	int cancel = -1;
+
+	vkr_depth++;
+	if (vkr_unlikely(vkr_load(&vkr_verbs.cancels)))
+		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	return cancel;
+}
+
+static inline void vkr_verbs_leave_post(int cancel)
+{
+	if (vkr_unlikely(cancel >= 0))
+		pthread_setcancelstate(cancel, NULL);
+	vkr_depth--;
+}
 
 /*
  * Opens the provider's libraries and fills the table. Once; not thread-safe (the engine's start lock). 0, or -errno

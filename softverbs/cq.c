@@ -659,5 +659,6 @@ int sv_cq_notify(struct ibv_cq *ibcq, int solicited)
 		return EINVAL;
 	if (!solicited || atomic_load(&cq->ent->armed) != 1)
 		atomic_exchange(&cq->ent->armed, solicited ? 2 : 1);
+	sv_fault_hit(SV_FAULT_CANCEL);
 	return 0;
 }

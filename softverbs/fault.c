@@ -14,7 +14,7 @@
 static struct {
 	long create_qp, reg_mr, die_after, cq_error, delay_us, request_ms;
 	long odds_qp, odds_cq, odds_mr, odds_post, late_us; /* one of so many; 0: none */
-	bool no_device, memlock, loopback;
+	bool no_device, memlock, loopback, cancel;
 	_Atomic bool removed, unreachable, no_rtu;
 	_Atomic long stale;
 	unsigned unreachable_ms;
@@ -243,6 +243,8 @@ static bool parse_word(const char *w)
 		sv_store(&dice, (uint64_t)value << 32);
 	} else if (!strncmp(w, "stale", n) && n == 5) {
 		sv_store(&f.stale, value ? value : 1);
+	} else if (!strcmp(w, "cancel")) {
+		f.cancel = true;
 	} else if (!strcmp(w, "memlock")) {
 		f.memlock = true;
 	} else if (!strcmp(w, "no_loopback")) {
@@ -307,6 +309,12 @@ bool sv_fault_no_device(void)
 {
 	pthread_once(&once, parse);
 	return f.no_device || sv_load(&f.removed);
+}
+
+bool sv_fault_cancels(void)
+{
+	pthread_once(&once, parse);
+	return f.cancel;
 }
 
 bool sv_fault_memlock(void)
@@ -378,6 +386,10 @@ bool sv_fault_count(enum sv_fault what)
 		return counted(what, f.reg_mr) || unlucky(f.odds_mr);
 	case SV_FAULT_CQ:
 		return f.cq_error && atomic_fetch_add(&seen[what], 1) + 1 == f.cq_error;
+	case SV_FAULT_CANCEL:
+		if (f.cancel)
+			pthread_testcancel();
+		return false;
 	case SV_FAULT_POST:
 		if (sv_unlikely(f.delay_us)) {
 			struct timespec ts = {f.delay_us / 1000000, f.delay_us % 1000000 * 1000};

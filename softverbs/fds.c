@@ -204,6 +204,7 @@ SV_EXPORT const struct vkr_soft_api *vkr_soft_api(void)
 	    .loop_run = sv_loop_run,
 	    .cm_pending = sv_cm_pending,
 	    .fault = sv_fault_now,
+	    .cancels = sv_fault_cancels,
 	};
 
 	return &api;

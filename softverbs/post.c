@@ -624,5 +624,6 @@ int sv_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr
 	sv_unlock(&qp->lock);
 	if (sv_unlikely(kick))
 		sv_kick_self(qp->idx);
+	sv_fault_hit(SV_FAULT_CANCEL);
 	return ret;
 }

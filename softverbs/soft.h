@@ -559,7 +559,15 @@ void sv_cm_removal(void); /* DEVICE_REMOVAL on every id that has a device */
 
 /* ------------------------------------------------------------------ fault.c */
 
-enum sv_fault { SV_FAULT_CREATE_QP, SV_FAULT_CREATE_CQ, SV_FAULT_REG_MR, SV_FAULT_POST, SV_FAULT_CQ, SV_FAULTS };
+enum sv_fault {
+	SV_FAULT_CREATE_QP,
+	SV_FAULT_CREATE_CQ,
+	SV_FAULT_REG_MR,
+	SV_FAULT_POST,
+	SV_FAULT_CQ,
+	SV_FAULT_CANCEL,
+	SV_FAULTS
+};
 extern _Atomic bool sv_faults; /* any are asked for */
 bool sv_fault_count(enum sv_fault f);
 /* True if the call must fail. */
@@ -568,6 +576,7 @@ static inline bool sv_fault_hit(enum sv_fault f)
 	return sv_unlikely(sv_load(&sv_faults)) && sv_fault_count(f);
 }
 bool sv_fault_no_device(void);
+bool sv_fault_cancels(void);  /* posts are cancellation points */
 bool sv_fault_memlock(void);  /* RLIMIT_MEMLOCK counts */
 bool sv_fault_loopback(void); /* no device stands behind its addresses */
 void sv_fault_start(void);

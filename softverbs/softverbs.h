@@ -6,10 +6,11 @@
 #ifndef VKR_SOFTVERBS_H
 #define VKR_SOFTVERBS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#define VKR_SOFT_ABI 3
+#define VKR_SOFT_ABI 4
 
 struct rdma_event_channel;
 
@@ -48,6 +49,9 @@ struct vkr_soft_api {
 
 	/* A word of VKRDMA_SOFT_FAULT that happens now (README.md). 0 or -EINVAL. */
 	int (*fault)(const char *word);
+
+	/* Posts and requests for notification are cancellation points, as soft-RoCE's are: VKRDMA_SOFT_FAULT=cancel. */
+	bool (*cancels)(void);
 };
 
 /* The symbol: const struct vkr_soft_api *vkr_soft_api(void) */

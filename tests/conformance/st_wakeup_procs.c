@@ -2,7 +2,7 @@
 /* Sleeping and waking between two processes: twenty thousand turns, alternating between a blocking read and poll. */
 #include "conf.h"
 
-#define TURNS 20000
+#define TURNS (20000u / (unsigned)conf_scale())
 
 static void child(int fd)
 {
