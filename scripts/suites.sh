@@ -3,11 +3,12 @@
 #
 # Runs other people's test suites natively and carried, and prints what passed both ways and every difference.
 #
-#   scripts/suites.sh [--no-install] [--list] [--docs] [--work DIR] [NAME...]
+#   scripts/suites.sh [--no-install] [--list] [--docs] [--carried] [--work DIR] [NAME...]
 #
 #   NAME          one suite (--list names them); without any: all, about an hour
 #   --list        the suites' names
 #   --docs        run nothing; write docs/suites.md from each suite's newest result
+#   --carried     only the carried run, compared with the native one of an earlier time
 #   --no-install  do not install missing Debian packages first (scripts/install-deps.sh --suites), nor build
 #   --work DIR    where results and outputs are kept; default: build/suites
 #
@@ -22,7 +23,7 @@ for arg in "$@"; do
 	case $arg in
 	--no-install) install=no ;;
 	-h | --help)
-		sed -n '3,16s/^# \{0,1\}//p' "$0"
+		sed -n '3,17s/^# \{0,1\}//p' "$0"
 		exit 0
 		;;
 	--list | --docs) install=no args+=("$arg") ;;

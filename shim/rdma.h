@@ -125,6 +125,8 @@ int vkr_stream_take_error(struct vkr_stream *s); /* SO_ERROR: pending errno as a
 /* SO_KEEPALIVE with TCP_KEEPIDLE: a peer that has said nothing for idle_s is asked whether it lives; 0: never (unless
  * VKRDMA_KEEPALIVE says so). The connection ends with ETIMEDOUT where it does not answer. */
 void vkr_stream_keepalive(struct vkr_stream *s, int idle_s);
+/* SO_SNDBUF: how many bytes may wait here for room at the peer; the library's own limit stays the upper one. */
+void vkr_stream_sndbuf(struct vkr_stream *s, uint32_t bytes);
 
 /* how: SHUT_RD, SHUT_WR, SHUT_RDWR. -ENOTCONN when already fully ended. */
 int vkr_stream_shutdown(struct vkr_stream *s, int how);

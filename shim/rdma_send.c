@@ -51,20 +51,39 @@ static inline uint32_t tx_room(struct vkr_stream *s, uint32_t want)
 	return vkr_likely(room >= want || !s->credits) ? room : room_look(s);
 }
 
+/* In the staging as large as it is. */
+static uint32_t cap_space(const struct vkr_tx *tx)
+{
+	uint32_t used = tx->put - tx->freed, most = vkr_min(tx->limit, tx->cap);
+
+	return used < most ? most - used : 0;
+}
+
 static uint32_t stage_space(const struct vkr_tx *tx)
 {
 	uint32_t used = tx->put - tx->freed;
 
 	/* It can still grow while none of it is being sent. */
 	if (tx->sent == tx->freed)
-		return VKR_STAGE_MAX - used;
-	return tx->cap - used;
+		return used < tx->limit ? tx->limit - used : 0;
+	return cap_space(tx);
 }
 
 static void space_check(struct vkr_stream *s)
 {
-	if (s->nospace && stage_space(&s->tx) >= VKR_STAGE_MAX / 4)
+	if (s->nospace && stage_space(&s->tx) >= s->tx.limit / 4)
 		s->nospace = false;
+}
+
+void vkr_stream_sndbuf(struct vkr_stream *s, uint32_t bytes)
+{
+	vkr_depth++;
+	pthread_mutex_lock(&s->p.lock);
+	s->tx.limit = vkr_min(bytes, VKR_STAGE_MAX);
+	space_check(s);
+	vkr_stream_update(s, 0);
+	pthread_mutex_unlock(&s->p.lock);
+	vkr_depth--;
 }
 
 void vkr_tx_completed(struct vkr_stream *s, uint32_t seq)
@@ -434,10 +453,10 @@ static size_t tx_stage(struct vkr_stream *s, struct vkr_iov *c, size_t left)
 	struct vkr_tx *tx = &s->tx;
 	size_t done = 0;
 
-	if (!stage_grow(s, (uint32_t)vkr_min((size_t)queued(tx) + left, (size_t)VKR_STAGE_MAX)))
+	if (!stage_grow(s, (uint32_t)vkr_min((size_t)queued(tx) + left, (size_t)tx->limit)))
 		return 0;
 	while (done < left && !s->broken) {
-		uint32_t at = tx->put % tx->cap, space = tx->cap - (tx->put - tx->freed);
+		uint32_t at = tx->put % tx->cap, space = cap_space(tx);
 		size_t n = vkr_min(left - done, (size_t)vkr_min(vkr_min(space, tx->cap - at), VKR_WRITE_MAX));
 
 		if (n) {
@@ -449,7 +468,7 @@ static size_t tx_stage(struct vkr_stream *s, struct vkr_iov *c, size_t left)
 		 * room at once. If it does not, a completion or the peer's message will, and finds nospace set. */
 		if (n == space || done == left || queued(tx) >= VKR_WRITE_MAX)
 			vkr_tx_push(s);
-		if (!n && tx->cap == tx->put - tx->freed)
+		if (!n && !cap_space(tx))
 			break;
 	}
 	return done;

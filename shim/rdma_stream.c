@@ -57,6 +57,7 @@ struct vkr_stream *vkr_stream_new(enum vkr_role role, const struct sockaddr *loc
 	s->ring_first = VKR_RING_FIRST;
 	s->ring_limit = VKR_RING_MAX;
 	s->tx.bound = VKR_NO_BOUND;
+	s->tx.limit = VKR_STAGE_MAX;
 	s->flood_tokens = FLOOD_BURST;
 	copy_addr(&s->local, local);
 	copy_addr(&s->peer, peer);

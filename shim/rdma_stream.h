@@ -116,6 +116,7 @@ struct vkr_tx {
 	/* staging ring: positions only grow; put >= sent >= freed */
 	uint8_t *buf;
 	uint32_t cap;
+	uint32_t limit; /* bytes that may be in it: VKR_STAGE_MAX, or a smaller SO_SNDBUF */
 	struct ibv_mr *mr;
 	uint32_t put, sent, freed;
 };

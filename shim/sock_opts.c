@@ -130,11 +130,13 @@ static void note(struct vkr_sock *s, int level, int name, const void *val)
 	}
 }
 
-/* scratch_lock held. The library asks idle peers itself; these options say after how long. */
-static void keepalive(struct vkr_sock *s)
+/* scratch_lock held. The library asks idle peers itself: options say after how long; and how much may wait to be sent.
+ */
+static void to_stream(struct vkr_sock *s)
 {
 	struct entry *on = find(s->options, SOL_SOCKET, SO_KEEPALIVE),
-		     *idle = find(s->options, IPPROTO_TCP, TCP_KEEPIDLE);
+		     *idle = find(s->options, IPPROTO_TCP, TCP_KEEPIDLE),
+		     *sndbuf = find(s->options, SOL_SOCKET, SO_SNDBUF);
 	socklen_t len = sizeof(int);
 	int v = 0;
 
@@ -147,11 +149,16 @@ static void keepalive(struct vkr_sock *s)
 	else
 		vkr_real.getsockopt(scratch_fd(s->domain), IPPROTO_TCP, TCP_KEEPIDLE, &v, &len);
 	vkr_stream_keepalive(s->stream, v);
+	if (sndbuf) {
+		memcpy(&v, sndbuf->value, sizeof(v));
+		vkr_stream_sndbuf(s->stream, (uint32_t)v);
+	}
 }
 
-static bool is_keepalive(int level, int name)
+static bool is_streams(int level, int name)
 {
-	return (level == SOL_SOCKET && name == SO_KEEPALIVE) || (level == IPPROTO_TCP && name == TCP_KEEPIDLE);
+	return (level == SOL_SOCKET && (name == SO_KEEPALIVE || name == SO_SNDBUF)) ||
+	       (level == IPPROTO_TCP && name == TCP_KEEPIDLE);
 }
 
 static void put(struct vkr_sock *s, int level, int name, const void *val, socklen_t len)
@@ -224,7 +231,7 @@ void vkr_options_seed(struct vkr_sock *s, int fd)
 		i = __builtin_ctzll(left);
 		copy_from(s, fd, carried_over[i].level, carried_over[i].name);
 	}
-	keepalive(s);
+	to_stream(s);
 	pthread_mutex_unlock(&scratch_lock);
 }
 
@@ -245,9 +252,9 @@ void vkr_options_inherit(struct vkr_sock *child, struct vkr_sock *l, int listene
 	o = l->options;
 	for (i = 0; i < o->n; i++)
 		put(child, o->entry[i].level, o->entry[i].name, o->entry[i].value, o->entry[i].len);
-	if (find(o, SOL_SOCKET, SO_KEEPALIVE)) {
+	if (find(o, SOL_SOCKET, SO_KEEPALIVE) || find(o, SOL_SOCKET, SO_SNDBUF)) {
 		pthread_mutex_lock(&scratch_lock);
-		keepalive(child);
+		to_stream(child);
 		pthread_mutex_unlock(&scratch_lock);
 	}
 }
@@ -405,8 +412,8 @@ static int options_set(struct vkr_sock *s, int level, int name, const void *val,
 	pthread_mutex_lock(&scratch_lock);
 	if (plain && !memcmp(&judged[slot].in, &key, sizeof(key))) {
 		put(s, level, name, judged[slot].out.value, judged[slot].out.len);
-		if (is_keepalive(level, name))
-			keepalive(s);
+		if (is_streams(level, name))
+			to_stream(s);
 		pthread_mutex_unlock(&scratch_lock);
 		return 0;
 	}
@@ -426,8 +433,8 @@ static int options_set(struct vkr_sock *s, int level, int name, const void *val,
 		if (level == SOL_SOCKET && (name == SO_RCVBUF || name == SO_SNDBUF))
 			*(int *)before /= 2; /* the kernel doubles what it is given */
 		vkr_real.setsockopt(fd, level, name, before, blen);
-		if (is_keepalive(level, name))
-			keepalive(s);
+		if (is_streams(level, name))
+			to_stream(s);
 	}
 	pthread_mutex_unlock(&scratch_lock);
 	return r;

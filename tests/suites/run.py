@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Other people's test suites, each natively and carried, and what differs (scripts/suites.sh runs this).
 
-    run.py [--work DIR] [--list] [--docs] [NAME...]
+    run.py [--work DIR] [--list] [--docs] [--carried] [NAME...]
 
 Differences that are explained stand in README.md beside this file, one line each.
 """
@@ -36,13 +36,23 @@ def explanation(known, name, test):
     return None
 
 
-def run_suite(name, work):
+def kept(name, work):
+    with open(os.path.join(work, name, 'record.json')) as f:
+        return json.load(f)
+
+
+def run_suite(name, work, native_kept):
     """The record of a suite's two runs; it is kept, for docs/suites.md is made of the newest ones."""
     suite, results, again = SUITES[name], {}, []
     for thing in suite.things:
         fetched(thing)
     versions = suite.versions()
-    for which in ('native', 'carried'):
+    if native_kept:
+        try:
+            results['native'] = kept(name, work)['native']
+        except OSError as e:
+            raise Skip(f'no result of an earlier native run in {work}') from e
+    for which in ('carried',) if native_kept else ('native', 'carried'):
         mode = Mode(name, which, work)
         started = time.monotonic()
         results[which] = suite.run(mode, work)
@@ -146,6 +156,7 @@ def main():
     p.add_argument('--work', default=os.path.join(BUILD, 'suites'))
     p.add_argument('--list', action='store_true')
     p.add_argument('--docs', action='store_true')
+    p.add_argument('--carried', action='store_true')
     p.add_argument('names', nargs='*')
     args = p.parse_args()
     work, known = os.path.abspath(args.work), explained()
@@ -159,8 +170,7 @@ def main():
     if args.docs:
         for name in SUITES:
             try:
-                with open(os.path.join(work, name, 'record.json')) as f:
-                    records.append(json.load(f))
+                records.append(kept(name, work))
             except OSError:
                 skipped.append((name, f'no result in {work}'))
         docs(records, known, os.path.join(ROOT, 'docs', 'suites.md'))
@@ -168,7 +178,7 @@ def main():
     os.makedirs(work, exist_ok=True)
     for name in args.names or SUITES:
         try:
-            records.append(run_suite(name, work))
+            records.append(run_suite(name, work, args.carried))
         except Skip as e:
             skipped.append((name, str(e)))
     return 0 if show(records, skipped, known) else 1
