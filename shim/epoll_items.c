@@ -279,6 +279,21 @@ static void item_make_dual(struct vkr_item *it)
 	item_watch(it);
 }
 
+int vkr_items_prepare(struct vkr_file *f)
+{
+	struct vkr_item *it;
+	int epfd, r;
+
+	DL_FOREACH2(f->items, it, file_next)
+	{
+		epfd = vkr_epset_fd(it->set);
+		r = epfd < 0 ? 0 : make_mixed(it->set, epfd);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
 void vkr_items_to_user(struct vkr_file *f)
 {
 	struct vkr_item *it;

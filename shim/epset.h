@@ -39,9 +39,9 @@ struct vkr_item {
 	struct vkr_epset *set;
 	struct vkr_file *file;
 	int fd;
-	uint32_t events; /* under set->lock, as are data and disabled */
+	_Atomic uint32_t events; /* under set->lock, as are data and disabled */
 	uint64_t data;
-	bool disabled; /* ONESHOT was taken */
+	_Atomic bool disabled; /* ONESHOT was taken */
 	bool in_kernel, dual;
 	bool off;    /* dual: the kernel's half was taken out when user space reported the ONESHOT */
 	bool heir;   /* an inherited socket's whose half of user space has its turn when the child waits */
@@ -54,7 +54,7 @@ struct vkr_item {
 /* The events that make the item ready; its set's lock or vkr_ctl_lock held, or racy on purpose. */
 static inline uint32_t vkr_item_wants(const struct vkr_item *it)
 {
-	return it->disabled ? 0 : it->events | EPOLLERR | EPOLLHUP;
+	return vkr_load(&it->disabled) ? 0 : vkr_load(&it->events) | EPOLLERR | EPOLLHUP;
 }
 
 /* What our registrations in a kernel set are known by: [0] the set's eventfd, [1 + i] the engine's descriptor i. */
@@ -109,6 +109,7 @@ bool vkr_epset_ready(struct vkr_epset *set);
 bool vkr_epset_peek(struct vkr_epset *set);
 
 /* ---- poll_emul.c, for socket.c (vkr_ctl_lock held) */
+int vkr_items_prepare(struct vkr_file *f);    /* their sets can hold carried members from now on: 0 or -errno */
 void vkr_items_to_user(struct vkr_file *f);   /* out of the kernel sets, watched instead (CONNECTING) */
 void vkr_items_to_kernel(struct vkr_file *f); /* back again (fallback) */
 void vkr_items_return(struct vkr_file *f);    /* back again, and may be taken out once more (disconnect) */

@@ -23,8 +23,8 @@ pthread_mutex_t vkr_ctl_lock = PTHREAD_MUTEX_INITIALIZER;
 uint32_t vkr_fork_generation;
 
 static _Atomic uint32_t alive_before_init = 1;
-_Atomic uint32_t *vkr_alive = &alive_before_init;
-static pid_t owner_pid;
+_Atomic uint32_t *_Atomic vkr_alive = &alive_before_init;
+static _Atomic pid_t owner_pid;
 
 /* ------------------------------------------------------------------ the table */
 
@@ -420,19 +420,19 @@ static void alive_init(void)
 {
 	void *page;
 
-	if (vkr_alive != &alive_before_init)
+	if (vkr_load(&vkr_alive) != &alive_before_init)
 		return;
-	owner_pid = getpid();
+	vkr_store(&owner_pid, getpid());
 	page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (page == MAP_FAILED || madvise(page, 4096, MADV_WIPEONFORK))
 		return;
 	*(_Atomic uint32_t *)page = 1;
-	vkr_alive = page;
+	vkr_store_rel(&vkr_alive, page);
 }
 
 bool vkr_in_vfork_child(void)
 {
-	return owner_pid && getpid() != owner_pid;
+	return vkr_load(&owner_pid) && getpid() != vkr_load(&owner_pid);
 }
 
 static void mark_shared(int fd, struct vkr_file *f, void *arg)
@@ -487,8 +487,8 @@ void vkr_socket_fork_child(void)
 	vkr_limits_fork_child();
 	pthread_mutex_init(&vkr_ctl_lock, NULL);
 	pthread_mutex_init(&pool_lock, NULL);
-	owner_pid = getpid();
-	vkr_store(vkr_alive, 1);
+	vkr_store(&owner_pid, getpid());
+	vkr_store(vkr_load(&vkr_alive), 1);
 	vkr_fork_generation++;
 	if (ran)
 		vkr_engine_fork_child();

@@ -125,10 +125,10 @@ void vkr_epset_destroy(struct vkr_epset *e);
 
 /* A child of fork that ran no handlers (_Fork, clone) is found here: true once, after which the state is a child's. */
 void vkr_fork_check_slow(void);
-extern _Atomic uint32_t *vkr_alive; /* a MADV_WIPEONFORK page */
+extern _Atomic uint32_t *_Atomic vkr_alive; /* a MADV_WIPEONFORK page */
 static inline void vkr_fork_check(void)
 {
-	if (vkr_unlikely(!vkr_load(vkr_alive)))
+	if (vkr_unlikely(!vkr_load(vkr_load(&vkr_alive))))
 		vkr_fork_check_slow();
 }
 /* In a child of vfork, which shares our memory and must change nothing in it. */

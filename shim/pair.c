@@ -211,7 +211,7 @@ int vkr_pair_adopt(int fd, struct vkr_sock *listener)
 	s = vkr_sock_new(name.domain, SOCK_STREAM, IPPROTO_TCP);
 	if (!s)
 		return -ENOMEM;
-	s->told = true;
+	vkr_store(&s->told, true);
 	if (listener)
 		vkr_options_inherit(s, listener,
 				    listener->kernel_fd >= 0 ? listener->kernel_fd : vkr_load(&listener->file.number));

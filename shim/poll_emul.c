@@ -219,7 +219,7 @@ bool vkr_epset_ready(struct vkr_epset *set)
 	bool any = false, renew;
 	int n = 0, i;
 
-	if (!vkr_load(&set->mixed) || vkr_epset_peek(set))
+	if (!vkr_load_acq(&set->mixed) || vkr_epset_peek(set))
 		return true;
 	renew = efd_drain(set);
 	channels_drain();

@@ -34,7 +34,7 @@ struct vkr_sock {
 	bool shared;           /* another process has the unconnected socket too: TCP */
 	bool silent;           /* the attempt had no answer at all */
 	_Atomic bool on_trial; /* fell back; whether TCP answers decides if the address is remembered */
-	bool told;             /* a connect() has reported success */
+	_Atomic bool told;     /* a connect() has reported success */
 	bool dissolved; /* by connect(AF_UNSPEC): its ECONNRESET is no connect()'s to report, and `stream` is one of
 			   the past */
 	_Atomic bool shut_wr;

@@ -86,7 +86,7 @@ static int accept_rdma(struct vkr_sock *l, int listen_fd, struct sockaddr *sa, s
 	vkr_stream_addrs(stream, &local, &peer);
 	if (sa)
 		vkr_copy_address(&peer, sa, len);
-	s->told = true;
+	vkr_store(&s->told, true);
 	vkr_store(&s->nonblock, flags & SOCK_NONBLOCK);
 	snprintf(s->rule, sizeof(s->rule), "%s", l->rule);
 	vkr_stream_stats(stream)->fd = fd;

@@ -282,7 +282,11 @@ static int connect_begin(struct vkr_sock *s, int fd, const struct sockaddr *sa, 
 	if (r)
 		return no_attempt(s, sa, why, r);
 	vkr_limits_raise();
-	r = vkr_pair_make(s);
+	pthread_mutex_lock(&vkr_ctl_lock);
+	r = vkr_items_prepare(&s->file);
+	pthread_mutex_unlock(&vkr_ctl_lock);
+	if (!r)
+		r = vkr_pair_make(s);
 	if (r)
 		return no_attempt(s, sa, "no descriptor is left for a carried connection", r);
 	vkr_store(&s->error, 0);
@@ -333,7 +337,7 @@ static int connect_wait(struct vkr_sock *s, int64_t deadline)
 		r = vkr_is_connected(vkr_load(&s->state)) ? 0 : VKR_PASS; /* another thread was here */
 	} else if (vkr_stream_state(s->stream) == VKR_STREAM_OPEN) {
 		carry(s);
-		s->told = true;
+		vkr_store(&s->told, true);
 		r = 0;
 	} else if (vkr_stream_state(s->stream) == VKR_STREAM_FAILED) {
 		fall_back(s, false);
@@ -350,9 +354,9 @@ static int connect_again(struct vkr_sock *s)
 	if (vkr_load(&s->state) == VKR_SOCK_CONNECTING)
 		return vkr_load(&s->nonblock) ? -EALREADY : connect_wait(s, 0);
 	/* Linux: the call that first sees the connection made reports success, every later one EISCONN. */
-	if (s->told)
+	if (vkr_load(&s->told))
 		return -EISCONN;
-	s->told = true;
+	vkr_store(&s->told, true);
 	return 0;
 }
 

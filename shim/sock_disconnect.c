@@ -73,7 +73,7 @@ int vkr_sock_disconnect(struct vkr_sock *s)
 		r = -EISCONN; /* another thread was here, or is */
 	if (!r) {
 		stream = s->stream; /* and stays there for who has just found the socket carried */
-		s->told = false;
+		vkr_store(&s->told, false);
 		s->dissolved = true;
 		vkr_store(&s->shut_wr, false);
 		vkr_store(&s->error, was == VKR_SOCK_CARRIED ? ECONNRESET : 0); /* as tcp_disconnect() */

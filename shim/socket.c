@@ -325,7 +325,8 @@ int vkr_sock_shutdown(int fd, int how)
 		r = how < SHUT_RD || how > SHUT_RDWR ? -EINVAL : vkr_stream_shutdown(s->stream, how);
 		if (!r && how != SHUT_RD)
 			vkr_store(&s->shut_wr, true);
-		s->told |= how >= SHUT_RD && how <= SHUT_RDWR; /* a later connect() is EISCONN */
+		if (how >= SHUT_RD && how <= SHUT_RDWR)
+			vkr_store(&s->told, true); /* a later connect() is EISCONN */
 	} else if (vkr_load(&s->state) == VKR_SOCK_CONNECTING && !vkr_file_inherited(&s->file)) {
 		r = -ENOTCONN;
 	} else if (vkr_load(&s->state) == VKR_SOCK_PAIRED && how != SHUT_RD) {
@@ -452,7 +453,7 @@ void vkr_socket_exit(void)
 {
 	int64_t end;
 
-	if (!vkr_engine_running() || !vkr_load(vkr_alive) || vkr_in_vfork_child())
+	if (!vkr_engine_running() || !vkr_load(vkr_load(&vkr_alive)) || vkr_in_vfork_child())
 		return;
 	end = vkr_now_ns() + EXIT_MS * 1000000ll;
 	vkr_pump_flush(EXIT_MS);
