@@ -26,11 +26,12 @@ static struct vkr_sock *sock_of(struct vkr_watch *w)
 
 /* ------------------------------------------------------------------ the owner */
 
-static void connection_waits(struct vkr_watch *w, uint32_t edge)
+static bool connection_waits(struct vkr_watch *w, uint32_t edge)
 {
 	(void)sock_of(w);
 	(void)edge;
 	vkr_pump_ask();
+	return false;
 }
 
 void vkr_bequest_make(struct vkr_sock *l)

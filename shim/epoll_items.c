@@ -62,30 +62,48 @@ static void efd_write(struct vkr_epset *set)
 	VKR_RAW(SYS_write, set->efd, &one, sizeof(one));
 }
 
-/* Puts the item where waiters find it and wakes one that sleeps; then those who watch the set itself. No lock of a set
- * held. */
-static void item_post(struct vkr_item *it)
+/* Puts the item where waiters find it; then the set, where those who hold or poll it find that. True: set_wake() is to
+ * follow. No lock of a set held. */
+static bool item_put(struct vkr_item *it)
 {
 	struct vkr_epset *set = it->set;
 	bool wake;
 
 	pthread_mutex_lock(&set->lock);
 	vkr_ready_add(set, it);
-	wake = vkr_load(&set->sleepers) && !set->signaled;
-	if (wake)
+	if (vkr_load(&set->sleepers) && !set->signaled) {
 		set->signaled = true;
+		vkr_store(&set->wake_due, true);
+	}
+	wake = vkr_load(&set->wake_due); /* perhaps another's, who may never come to it */
 	pthread_mutex_unlock(&set->lock);
-	if (wake)
-		efd_write(set);
 	if (set->poll.watches) { /* racy on purpose: a watcher that is being added looks at the set afterwards */
 		pthread_mutex_lock(&set->poll.lock);
-		vkr_pollable_set(&set->poll, EPOLLIN, EPOLLIN);
+		wake |= vkr_pollable_post(&set->poll, EPOLLIN, EPOLLIN);
+		pthread_mutex_unlock(&set->poll.lock);
+	}
+	return wake;
+}
+
+static void set_wake(struct vkr_epset *set)
+{
+	if (vkr_load(&set->wake_due) && atomic_exchange(&set->wake_due, false))
+		efd_write(set);
+	if (set->poll.watches) {
+		pthread_mutex_lock(&set->poll.lock);
+		vkr_pollable_wake(&set->poll);
 		pthread_mutex_unlock(&set->poll.lock);
 	}
 }
 
+static void item_post(struct vkr_item *it)
+{
+	if (item_put(it))
+		set_wake(it->set);
+}
+
 /* The pollable's lock is held. */
-static void item_fire(struct vkr_watch *w, uint32_t edge)
+static bool item_fire(struct vkr_watch *w, uint32_t edge)
 {
 	struct vkr_item *it = vkr_container_of(w, struct vkr_item, watch);
 
@@ -93,7 +111,13 @@ static void item_fire(struct vkr_watch *w, uint32_t edge)
 	if (it->file->kind != VKR_KIND_EPOLL)
 		edge = vkr_ready_bits(edge);
 	if (edge & (vkr_item_wants(it) | VKR_EDGE_STATE))
-		item_post(it);
+		return item_put(it);
+	return false;
+}
+
+static void item_wake(struct vkr_watch *w)
+{
+	set_wake(vkr_container_of(w, struct vkr_item, watch)->set);
 }
 
 bool vkr_epset_peek(struct vkr_epset *set)
@@ -206,6 +230,7 @@ static void item_watch(struct vkr_item *it)
 	if (it->watched || !p)
 		return;
 	it->watch.fire = item_fire;
+	it->watch.wake = item_wake;
 	it->watched = p;
 	/* What happened before the watch was there fires no more: ready, or an attempt that has ended already. What
 	 * fires is posted after it: one change makes one edge. */

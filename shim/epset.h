@@ -18,6 +18,7 @@ struct vkr_epset {
 	_Atomic uint32_t n_ready;
 	_Atomic bool mixed;     /* holds something the kernel knows nothing of */
 	bool signaled;          /* the eventfd was written and not read yet; under lock */
+	_Atomic bool wake_due;  /* signaled, and the eventfd is still to be written */
 	_Atomic int sleepers;   /* changed under lock */
 	_Atomic int in_kernel;  /* threads that sleep in the kernel's wait alone: the set was not mixed */
 	_Atomic bool had_duals; /* set before the kernel knows of the first */

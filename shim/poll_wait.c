@@ -81,21 +81,29 @@ static void waiter_put(struct waiter *w)
 	pthread_mutex_unlock(&pool_lock);
 }
 
-static void waiter_fire(struct vkr_watch *watch, uint32_t edge)
+static bool waiter_fire(struct vkr_watch *watch, uint32_t edge)
+{
+	struct wait_watch *ww = vkr_container_of(watch, struct wait_watch, watch);
+
+	if (!(vkr_ready_bits(edge) & (ww->want | EPOLLERR | EPOLLHUP | VKR_EDGE_STATE)))
+		return false;
+	atomic_thread_fence(memory_order_seq_cst);
+	return vkr_load(&ww->waiter->asleep);
+}
+
+static void waiter_wake(struct vkr_watch *watch)
 {
 	struct wait_watch *ww = vkr_container_of(watch, struct wait_watch, watch);
 	uint64_t one = 1;
 
-	if (!(vkr_ready_bits(edge) & (ww->want | EPOLLERR | EPOLLHUP | VKR_EDGE_STATE)))
-		return;
-	atomic_thread_fence(memory_order_seq_cst);
-	if (vkr_load(&ww->waiter->asleep) && !atomic_exchange(&ww->waiter->signaled, true))
+	if (!atomic_exchange(&ww->waiter->signaled, true))
 		VKR_RAW(SYS_write, ww->waiter->efd, &one, sizeof(one)); /* no cancellation point: locks are held */
 }
 
 static void watch_start(struct wait_watch *ww, struct vkr_pollable *p, struct waiter *w, uint32_t want)
 {
 	ww->watch.fire = waiter_fire;
+	ww->watch.wake = waiter_wake;
 	ww->waiter = w;
 	ww->want = want;
 	vkr_watch_add(p, &ww->watch);

@@ -10,19 +10,42 @@ void vkr_pollable_init(struct vkr_pollable *p)
 	p->watches = NULL;
 }
 
-void vkr_pollable_set(struct vkr_pollable *p, uint32_t ready, uint32_t edge)
+bool vkr_pollable_post(struct vkr_pollable *p, uint32_t ready, uint32_t edge)
 {
 	struct vkr_watch *w;
+	bool any = false;
 
 	vkr_store_rel(&p->ready, ready);
 	if (!edge)
-		return;
-	DL_FOREACH (p->watches, w)
-		w->fire(w, edge);
+		return false;
+	DL_FOREACH (p->watches, w) {
+		if (w->fire(w, edge))
+			w->due = any = true;
+	}
+	return any;
+}
+
+void vkr_pollable_wake(struct vkr_pollable *p)
+{
+	struct vkr_watch *w;
+
+	DL_FOREACH (p->watches, w) {
+		if (!w->due)
+			continue;
+		w->due = false;
+		w->wake(w);
+	}
+}
+
+void vkr_pollable_set(struct vkr_pollable *p, uint32_t ready, uint32_t edge)
+{
+	if (vkr_pollable_post(p, ready, edge))
+		vkr_pollable_wake(p);
 }
 
 void vkr_watch_add_locked(struct vkr_pollable *p, struct vkr_watch *w)
 {
+	w->due = false;
 	DL_APPEND(p->watches, w);
 }
 

@@ -4,9 +4,10 @@
  *
  * `ready` holds the EPOLL* bits that are true now. It is written under `lock` and read without it. Whoever changes the
  * state calls vkr_pollable_set() with the new mask and with the *edge*: the bits for which something happened just now
- * (new data although IN already held, new room, a close). Each watch whose owner cares is fired for a non-empty edge,
- * with `lock` held. A fire function must not block, must not take a socket's or a CQ's lock, and must not add or remove
- * watches; it may take an epoll set's lock and write an eventfd.
+ * (new data although IN already held, new room, a close). Each watch is fired for a non-empty edge; only when all have
+ * heard are those woken whose fire function asked for it, so that who wakes finds everything that the change made
+ * ready. Both with `lock` held: they must not block, must not take a socket's or a CQ's lock, and must not add or
+ * remove watches; they may take an epoll set's lock and write an eventfd.
  *
  * Lock order: socket -> CQ -> pollable (stream, listener) -> epoll set -> leaf locks (stats, pools).
  */
@@ -16,8 +17,10 @@
 #include "base.h"
 
 struct vkr_watch {
-	struct vkr_watch *next, *prev; /* on the pollable's list (utlist), under its lock */
-	void (*fire)(struct vkr_watch *watch, uint32_t edge);
+	struct vkr_watch *next, *prev;                        /* on the pollable's list (utlist), under its lock */
+	bool (*fire)(struct vkr_watch *watch, uint32_t edge); /* true: wake is due */
+	void (*wake)(struct vkr_watch *watch);
+	bool due;
 };
 
 struct vkr_pollable {
@@ -28,8 +31,11 @@ struct vkr_pollable {
 
 void vkr_pollable_init(struct vkr_pollable *p);
 
-/* Lock held. Store the mask; fire the watches if edge != 0. */
+/* Lock held. Store the mask; fire the watches if edge != 0, and wake. */
 void vkr_pollable_set(struct vkr_pollable *p, uint32_t ready, uint32_t edge);
+/* The same in two steps, between which the lock may be released. post: true if wake is to follow. */
+bool vkr_pollable_post(struct vkr_pollable *p, uint32_t ready, uint32_t edge);
+void vkr_pollable_wake(struct vkr_pollable *p);
 
 /* Lock not held. After vkr_watch_del() returns the fire function is not running and never runs again. */
 void vkr_watch_add(struct vkr_pollable *p, struct vkr_watch *w);

@@ -116,9 +116,10 @@ static void run_cancel(struct vkr_pump *p)
 	pthread_mutex_unlock(&run_lock);
 }
 
-static void stream_fire(struct vkr_watch *w, uint32_t edge)
+static bool stream_fire(struct vkr_watch *w, uint32_t edge)
 {
 	run_queue(vkr_container_of(w, struct vkr_pump, watch));
+	return false;
 }
 
 /* ------------------------------------------------------------------ life */

@@ -311,6 +311,14 @@ int vkr_sock_getpeername(int fd, struct sockaddr *sa, socklen_t *len)
 	return get_name(fd, sa, len, true);
 }
 
+/* Nothing has changed, but the kernel wakes everybody. */
+static void wake_all(struct vkr_pollable *p)
+{
+	pthread_mutex_lock(&p->lock);
+	vkr_pollable_set(p, vkr_pollable_ready(p), vkr_pollable_ready(p));
+	pthread_mutex_unlock(&p->lock);
+}
+
 int vkr_sock_shutdown(int fd, int how)
 {
 	struct vkr_sock *s;
@@ -335,6 +343,8 @@ int vkr_sock_shutdown(int fd, int how)
 		r = vkr_real.shutdown(fd, how) < 0 ? -errno : 0;
 		if (!r && how != SHUT_WR && s->listener)
 			vkr_listener_stop(s->listener);
+		else if (!r && s->listener)
+			wake_all(vkr_listener_pollable(s->listener));
 	}
 	vkr_sock_put(s);
 	return r;

@@ -46,6 +46,24 @@ static void edge(int l)
 	CONF_OK(close((int)CONF_OK(accept(l, NULL, NULL))));
 }
 
+/* shutdown() for writing changes nothing at a listener; edge-triggered members hear of it all the same. */
+static void told_anew(int l)
+{
+	int a = conf_dial(l);
+
+	CONF_EVENTS(conf_poll1(l, POLLIN, CONF_PATIENCE_MS), POLLIN);
+	ep = conf_epoll();
+	conf_ep_add(ep, l, EPOLLIN | EPOLLET);
+	CONF_EP_EXPECT(ep, l, EPOLLIN);
+	CONF_EP_QUIET(ep);
+	CONF_OK(shutdown(l, SHUT_WR));
+	CONF_EP_EXPECT(ep, l, EPOLLIN);
+	CONF_EP_QUIET(ep);
+	CONF_OK(close(ep));
+	CONF_OK(close(a));
+	CONF_OK(close((int)CONF_OK(accept(l, NULL, NULL))));
+}
+
 static void accept_one(int l)
 {
 	int fd = (int)CONF_OK(accept(l, NULL, NULL));
@@ -93,6 +111,8 @@ CONF_TEST(CONF_TCP_TOO)
 
 	conf_note("edge-triggered");
 	edge(l);
+	conf_note("shut down for writing");
+	told_anew(l);
 	conf_note("one-shot, the plain client last");
 	one_shot(l, false);
 	conf_note("one-shot, the plain client first");

@@ -41,13 +41,14 @@ struct waiter {
 	int fd;
 };
 
-static void waiter_fire(struct vkr_watch *watch, uint32_t edge)
+static bool waiter_fire(struct vkr_watch *watch, uint32_t edge)
 {
 	struct waiter *w = vkr_container_of(watch, struct waiter, watch);
 	uint64_t one = 1;
 
 	(void)edge;
 	CHECK(write(w->fd, &one, sizeof(one)) == sizeof(one));
+	return false;
 }
 
 static int64_t now_ms(void)
@@ -395,9 +396,10 @@ struct edges {
 	_Atomic uint32_t seen;
 };
 
-static void edges_fire(struct vkr_watch *watch, uint32_t edge)
+static bool edges_fire(struct vkr_watch *watch, uint32_t edge)
 {
 	atomic_fetch_or(&vkr_container_of(watch, struct edges, watch)->seen, edge);
+	return false;
 }
 
 /* A read that makes room to write (it may find credit, and post what was queued) tells those who wait for room. */
