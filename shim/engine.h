@@ -13,6 +13,8 @@
 #include "rdma.h"
 #include "verbs_dl.h"
 
+#include <signal.h>
+
 /* uthash would end the process where memory is short; so a failed insertion leaves hh.tbl NULL. */
 #define HASH_NONFATAL_OOM 1
 #include <uthash.h>
@@ -27,6 +29,8 @@ struct vkr_task {
 };
 
 void vkr_task_queue(struct vkr_task *task);
+/* Runs it before it returns, where nobody else is at work; else queued. No lock may be held. */
+void vkr_task_now(struct vkr_task *task);
 /* Progress thread: the task is not queued and does not run afterwards. */
 void vkr_task_cancel(struct vkr_task *task);
 
@@ -53,6 +57,16 @@ struct vkr_progress_source {
 
 int vkr_progress_start(const struct vkr_progress_source *source);
 bool vkr_progress_self(void); /* the caller is the progress thread */
+
+/* Makes the calling thread the progress thread for a moment; false: another is at work, or this one is it already. No
+ * lock may be held; signals are blocked in between, and nothing may sleep. What is queued meanwhile is run at the end.
+ */
+struct vkr_turn {
+	sigset_t signals;
+	int cancel, err;
+};
+bool vkr_progress_enter(struct vkr_turn *turn);
+void vkr_progress_leave(struct vkr_turn *turn);
 void vkr_progress_kick(void);
 void vkr_progress_forked(void);
 void vkr_progress_lock(void); /* for fork */

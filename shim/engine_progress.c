@@ -15,6 +15,10 @@
  * left behind makes the next of them an event, which brings the thread to TICK. A thread that sleeps in our wait is
  * woken by the same event, or by its stream's watch when this thread was first.
  *
+ * What a call of the application begins and what needs no waiting is done in that call, where nobody else is at work:
+ * vkr_progress_enter() makes its thread the progress thread until vkr_progress_leave(), with turn_lock in hand as the
+ * progress thread has it whenever it does not sleep. So "the progress thread" means everywhere: one thread at a time.
+ *
  * With softverbs it is also the provider's background thread (loop_own() in softverbs.h): a handshake takes one wake-up
  * a message.
  */
@@ -43,6 +47,9 @@ static int kick_fd = -1;
 static struct vkr_progress_source source;
 static struct vkr_progress_source above; /* work lock; of the socket layers */
 static VKR_TLS bool is_progress;
+/* Held by whoever does the progress thread's work; the outermost lock, and only ever tried by others. */
+static pthread_mutex_t turn_lock = PTHREAD_MUTEX_INITIALIZER;
+static int64_t asleep_until; /* turn lock */
 
 static struct {
 	bool guard;
@@ -286,7 +293,10 @@ static void wait_and_serve(int64_t until)
 		timeout = &ts;
 	}
 	n = fill_fds(p, &n_devs);
+	asleep_until = until;
+	pthread_mutex_unlock(&turn_lock);
 	r = vkr_real.ppoll(p, (nfds_t)n, timeout, NULL);
+	pthread_mutex_lock(&turn_lock);
 	if (vkr_verbs.soft && ((r > 0 && p[3].revents) || vkr_verbs.soft->loop_due() <= (uint64_t)vkr_now_ns()))
 		vkr_verbs.soft->loop_run();
 	if (r <= 0)
@@ -298,7 +308,8 @@ static void wait_and_serve(int64_t until)
 	if (p[2].revents)
 		above.readable();
 	for (i = 0; i < n_devs; i++) {
-		if (p[FIXED_FDS + 2 * i].revents)
+		/* Unless another thread has ended it meanwhile. */
+		if (p[FIXED_FDS + 2 * i].revents && vkr_devices[i]->verbs)
 			vkr_device_async(vkr_devices[i]);
 		if (p[FIXED_FDS + 2 * i + 1].revents)
 			channel_event(p[FIXED_FDS + 2 * i + 1].fd, vkr_now_ns());
@@ -315,6 +326,7 @@ static void *progress_main(void *arg)
 	if (vkr_verbs.soft)
 		vkr_verbs.soft->loop_own();
 	mode.next_tick = vkr_now_ns() + TICK_NS;
+	pthread_mutex_lock(&turn_lock);
 	for (;;) {
 		tasks_run();
 		now = vkr_now_ns();
@@ -331,6 +343,64 @@ static void *progress_main(void *arg)
 		wait_and_serve(tasks_pending() ? now : next);
 	}
 	return NULL;
+}
+
+/* ------------------------------------------------------------------ standing in for it */
+
+bool vkr_progress_enter(struct vkr_turn *turn)
+{
+	sigset_t all;
+
+	if (is_progress || !vkr_engine_running() || pthread_mutex_trylock(&turn_lock))
+		return false;
+	turn->err = errno;
+	/* A handler could leave by longjmp(), or call us. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &turn->signals);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &turn->cancel);
+	vkr_depth++;
+	is_progress = true;
+	if (vkr_verbs.soft)
+		vkr_verbs.soft->loop_lend(1);
+	return true;
+}
+
+void vkr_progress_leave(struct vkr_turn *turn)
+{
+	int64_t next = INT64_MAX;
+	struct vkr_timer *t;
+
+	do {
+		tasks_run();
+		if (source.pending && source.pending())
+			source.readable();
+	} while (tasks_pending() || (source.pending && source.pending()));
+	DL_FOREACH (timers, t)
+		next = vkr_min(next, t->due);
+	if (vkr_verbs.soft) {
+		next = (int64_t)vkr_min((uint64_t)next, vkr_verbs.soft->loop_due());
+		vkr_verbs.soft->loop_lend(0);
+	}
+	is_progress = false;
+	if (next < asleep_until) {
+		asleep_until = next;
+		vkr_progress_kick();
+	}
+	pthread_mutex_unlock(&turn_lock);
+	vkr_depth--;
+	pthread_setcancelstate(turn->cancel, NULL);
+	pthread_sigmask(SIG_SETMASK, &turn->signals, NULL);
+	errno = turn->err;
+}
+
+void vkr_task_now(struct vkr_task *task)
+{
+	struct vkr_turn turn;
+	bool entered = vkr_progress_enter(&turn);
+
+	vkr_task_queue(task);
+	if (entered)
+		vkr_progress_leave(&turn);
 }
 
 int vkr_progress_start(const struct vkr_progress_source *src)
@@ -379,6 +449,7 @@ void vkr_progress_unlock(void)
 void vkr_progress_forked(void)
 {
 	pthread_mutex_init(&work_lock, NULL);
+	pthread_mutex_init(&turn_lock, NULL);
 	work = NULL;
 	timers = NULL;
 	kicked = false;

@@ -406,13 +406,15 @@ int vkr_stream_shutdown(struct vkr_stream *s, int how)
 
 void vkr_stream_close(struct vkr_stream *s, int drain_ms)
 {
+	struct vkr_turn turn;
+	bool shim, entered;
 	int cancel;
-	bool shim;
 
 	if (s->epoch != vkr_epoch)
 		return; /* a forked child's copy of the parent's */
 	shim = (s->features & VKR_FEAT_FIN) != 0;
 	cancel = vkr_verbs_enter();
+	entered = vkr_progress_enter(&turn);
 	pthread_mutex_lock(&s->p.lock);
 	/* Unread bytes, or unsent ones to be discarded: a reset, as TCP has it, unless all is over anyway. */
 	if ((s->inq || drain_ms <= 0) && shim && s->tx.ready && !is_over(s))
@@ -430,5 +432,7 @@ void vkr_stream_close(struct vkr_stream *s, int drain_ms)
 	s->app_closed = true;
 	vkr_task_queue(&s->task);
 	pthread_mutex_unlock(&s->p.lock);
+	if (entered)
+		vkr_progress_leave(&turn);
 	vkr_verbs_leave(cancel);
 }

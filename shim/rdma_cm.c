@@ -382,7 +382,7 @@ int vkr_connect_start(const struct sockaddr *local, const struct sockaddr *peer,
 		s->bind = s->local;
 	}
 	*stream = s;
-	vkr_task_queue(&s->task);
+	vkr_task_now(&s->task);
 	return 0;
 }
 

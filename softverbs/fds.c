@@ -199,6 +199,7 @@ SV_EXPORT const struct vkr_soft_api *vkr_soft_api(void)
 	    .set_fd_hooks = set_fd_hooks,
 	    .max_inline = SV_MAX_INLINE,
 	    .loop_own = sv_loop_own,
+	    .loop_lend = sv_loop_lend,
 	    .loop_fd = sv_loop_fd,
 	    .loop_due = sv_loop_due,
 	    .loop_run = sv_loop_run,

@@ -221,6 +221,7 @@ static void fork_child(void)
 	sv_mr_reset();
 	sv_ring_reset();
 	sv_srq_reset();
+	sv_loop_reset();
 	sv_ctx_reset();
 	sv_proc.seg_fd = sv_proc.data_fd = sv_proc.kick_fd = sv_proc.ep_fd = -1;
 	sv_proc.seg = NULL;

@@ -316,7 +316,6 @@ struct sv_proc {
 	uint8_t *qp_used;          /* QP numbers in use or quarantined */
 	struct sv_peer *peers;
 	struct sv_ctx *ctxs;
-	_Atomic pthread_t thread; /* that runs the loop */
 	bool fork_init;
 	_Atomic int link_down; /* enum sv_link */
 };
@@ -367,7 +366,9 @@ void sv_thread_wake(void);
 void sv_loop_let_go(void);
 /* The loop in a thread of the caller's (softverbs.h), and whether this is that thread. */
 bool sv_loop_self(void);
+void sv_loop_reset(void); /* fork's child */
 void sv_loop_own(void);
+void sv_loop_lend(int on);
 int sv_loop_fd(void);
 uint64_t sv_loop_due(void);
 void sv_loop_run(void);

@@ -39,6 +39,8 @@ struct vkr_soft_api {
 	 * CM channel opened); a forked child starts anew.
 	 */
 	void (*loop_own)(void);
+	/* Another thread of the caller's stands in (1) while the owner does not, and does no more (0). */
+	void (*loop_lend)(int on);
 	int (*loop_fd)(void);
 	uint64_t (*loop_due)(void);
 	void (*loop_run)(void);

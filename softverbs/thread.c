@@ -92,10 +92,8 @@ void sv_thread_wake(void)
 	sv_fd_raise(sv_proc.kick_fd);
 }
 
-static bool on_loop(void)
-{
-	return pthread_equal(pthread_self(), sv_load(&sv_proc.thread));
-}
+/* This thread runs the loop, or is about to. */
+static __thread bool on_loop __attribute__((tls_model("initial-exec")));
 
 void sv_kick(struct sv_seg *seg, int kick_fd, uint32_t qp_idx)
 {
@@ -138,7 +136,7 @@ void sv_timer_set(struct sv_timer *t, uint64_t due)
 	t->armed = true;
 	first = timers == t;
 	pthread_mutex_unlock(&timer_lock);
-	if (first && !on_loop())
+	if (first && !on_loop)
 		sv_thread_wake();
 }
 
@@ -314,7 +312,6 @@ static uint64_t blocked_due = UINT64_MAX;
 
 uint64_t sv_loop_due(void)
 {
-	sv_store(&sv_proc.thread, pthread_self());
 	return sv_min(blocked_due, timers_next());
 }
 
@@ -341,7 +338,6 @@ static void turn(uint64_t due)
 
 void sv_loop_run(void)
 {
-	sv_store(&sv_proc.thread, pthread_self());
 	turn(0);
 }
 
@@ -355,11 +351,12 @@ static pthread_t own_thread;
 
 bool sv_loop_self(void)
 {
-	return sv_load(&owned) && on_loop();
+	return sv_load(&owned) && on_loop;
 }
 
 static void *loop(void *arg)
 {
+	on_loop = true;
 	while (!sv_load(&owned))
 		turn(sv_loop_due());
 	return NULL;
@@ -371,6 +368,17 @@ void sv_loop_own(void)
 		return;
 	sv_thread_wake();
 	pthread_join(own_thread, NULL);
+	on_loop = true;
+}
+
+void sv_loop_lend(int on)
+{
+	on_loop = on;
+}
+
+void sv_loop_reset(void)
+{
+	on_loop = false;
 }
 
 void sv_loop_let_go(void)
