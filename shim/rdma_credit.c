@@ -147,7 +147,7 @@ void vkr_credit_imm(struct vkr_stream *s, enum vkr_imm type, uint32_t value, uin
 		vkr_stream_ended(s, edge);
 		break;
 	case VKR_IMM_RESET:
-		vkr_stream_break(s, s->peer_fin ? EPIPE : ECONNRESET);
+		vkr_stream_reset(s);
 		break;
 	case VKR_IMM_DATA:
 		break;

@@ -125,6 +125,12 @@ void vkr_stream_break(struct vkr_stream *s, int error)
 	vkr_stream_update(s, EPOLLERR | ALL_OVER);
 }
 
+/* tcp_reset(): in CLOSE_WAIT, and only there, it is a broken pipe. */
+void vkr_stream_reset(struct vkr_stream *s)
+{
+	vkr_stream_break(s, s->peer_fin && !s->wr_shut ? EPIPE : ECONNRESET);
+}
+
 void vkr_stream_violation(struct vkr_stream *s, const char *fmt, ...)
 {
 	char what[128], who[64];
@@ -336,7 +342,7 @@ static void on_message(struct vkr_stream *s, const struct vkr_message *m, uint32
 		if (!shim)
 			vkr_stream_violation(s, "opcode 0x%x", m->opcode);
 		else
-			vkr_stream_break(s, s->peer_fin ? EPIPE : ECONNRESET);
+			vkr_stream_reset(s);
 		break;
 	default: /* keepalive, SetClientFeature: nothing to do */
 		break;

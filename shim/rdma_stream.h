@@ -253,6 +253,8 @@ static inline void vkr_stream_update(struct vkr_stream *s, uint32_t edge)
 void vkr_stream_ended(struct vkr_stream *s, uint32_t *edge);
 /* Lock held. The connection is of no more use: pending error (positive errno), all readiness, the end is queued. */
 void vkr_stream_break(struct vkr_stream *s, int error);
+/* Lock held. The peer has answered with a reset. */
+void vkr_stream_reset(struct vkr_stream *s);
 /* Lock held. T5: one WARN line, then vkr_stream_break(ECONNRESET). */
 void vkr_stream_violation(struct vkr_stream *s, const char *fmt, ...) VKR_PRINTF(2, 3);
 /* Lock held. One more message that nobody asked for: true if there are too many. */

@@ -69,8 +69,37 @@ static void all_over(int a, int b)
 	CONF_OK(close(b));
 }
 
+/* After the peer's end a reset is EPIPE to an end that may still send, as long as it has not told its own. */
+static void after_end(int a, int b, bool told, int err)
+{
+	conf_exchange(a, b);
+	conf_stuff(a);
+	if (told)
+		CONF_OK(shutdown(a, SHUT_WR)); /* behind much that has no room */
+	CONF_OK(shutdown(b, SHUT_WR));
+	CONF_EVENTS(conf_poll1(a, POLLRDHUP, CONF_PATIENCE_MS), told ? POLLRDHUP | POLLHUP : POLLRDHUP);
+	CONF_OK(close(b));
+	CONF_EVENTS(conf_poll1(a, 0, CONF_PATIENCE_MS) & POLLHUP, POLLHUP);
+	CONF_UNTIL(conf_poll1(a, 0, 0) & POLLERR);
+	CONF_EQ(so_error(a), err);
+	CONF_EQ(so_error(a), 0);
+	CONF_OK(close(a));
+}
+
+static void close_wait(int a, int b)
+{
+	after_end(a, b, false, EPIPE);
+}
+
+static void closing(int a, int b)
+{
+	after_end(a, b, true, ECONNRESET);
+}
+
 CONF_TEST(0)
 {
+	conf_each_role(close_wait);
+	conf_each_role(closing);
 	conf_each_role(all_over);
 	conf_each_role(by_recv);
 	conf_each_role(by_so_error);

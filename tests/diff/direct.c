@@ -15,9 +15,8 @@ int slot_number(struct world *w, const struct slot *s)
 {
 	if (s->fd >= 0)
 		return s->fd;
-	for (int i = 1; i <= DIFF_THREADS; i++) /* the kernel's accept has taken the next number before it sleeps */
-		if (w->tasks[i].job.op.kind == DIFF_ACCEPT && atomic_load(&w->tasks[i].state) != TASK_IDLE)
-			return -1;
+	if (w->renumbered)
+		return -1;
 	return s->last >= 0 && syscall(SYS_fcntl, s->last, F_GETFD) < 0 ? s->last : -1;
 }
 

@@ -399,7 +399,14 @@ static void reset(void)
 		world.slots[i].last = -1;
 	}
 	world.end_count = world.identities = world.pairs = 0;
-	world.nested = world.torn = false;
+	world.nested = world.torn = world.renumbered = false;
+}
+
+static void note_numbers(void)
+{
+	for (int i = 1; i <= DIFF_THREADS; i++)
+		if (world.tasks[i].job.op.kind == DIFF_ACCEPT && atomic_load(&world.tasks[i].state) == TASK_RUNNING)
+			world.renumbered = true;
 }
 
 static void run_script(const struct diff_script *s, char (*states)[1024])
@@ -413,6 +420,7 @@ static void run_script(const struct diff_script *s, char (*states)[1024])
 		run_op(&s->op[world.index], result, sizeof(result));
 		same = settle(states ? states[world.index] : NULL, state, sizeof(state));
 		world_learn_ports(&world);
+		note_numbers();
 		finish_tasks(result, sizeof(result));
 		out_print("%d %s\n=%s\n", world.index, result, state);
 		if (!same)

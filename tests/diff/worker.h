@@ -65,6 +65,8 @@ struct world {
 	int end_count, identities, pairs;
 	int index; /* of the operation */
 	bool nested, torn;
+	bool renumbered; /* an accept has slept: the kernel takes the new number before it does, carried it is the last
+			  */
 	struct task tasks[DIFF_THREADS + 1]; /* 1.. */
 	char *pattern;
 	char *main_in;
