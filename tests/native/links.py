@@ -24,7 +24,7 @@ def run(*argv, timeout=60):
 
 class Link:
     def __init__(self, case):
-        self.broken, self.renewed = False, False
+        self.broken, self.renewed, self.removal = False, False, None
         self.script = os.path.join(case.dir, 'link')
         self.env = {}
         if peers.SOFT:
@@ -47,7 +47,16 @@ class Link:
         self._strike('down', 'ip', 'link', 'set', NETDEV, 'down')
 
     def remove(self):
-        self._strike('remove', 'rdma', 'link', 'delete', RDMADEV)
+        """The kernel waits for every program that has the device open; a native one never lets go before it ends."""
+        self.broken = True
+        if peers.SOFT:
+            self._tell('remove\n')
+        else:
+            self.removal = subprocess.Popen(['rdma', 'link', 'delete', RDMADEV], stdin=subprocess.DEVNULL)
+
+    def gone(self):
+        """Nobody holds the device any more, where that can be seen."""
+        return not self.removal or self.removal.poll() is not None
 
     def up(self):
         """The link is up. Where a connection was open as it went down, soft-RoCE of Linux 6.1 makes no new ones (docs/testbed.md):
@@ -68,6 +77,8 @@ class Link:
         if not self.broken:
             return
         self.broken = False
+        if self.removal:
+            self.removal.wait(60)
         if peers.SOFT:
             self._tell(word + '\n')
         else:
