@@ -410,7 +410,21 @@ bool vkr_tx_trim(struct vkr_stream *s)
 	return !s->tx.buf;
 }
 
-/* Staging of at least `want` bytes if it can be had; false if there is none at all. */
+/* NULL: it cannot be had. Cheap inline takes everything: nothing to register. */
+static uint8_t *stage_memory(struct vkr_stream *s, uint32_t cap, struct ibv_mr **mr)
+{
+	uint8_t *buf = vkr_arena_alloc(cap);
+
+	if (!buf || s->inline_max >= VKR_WRITE_MAX)
+		return buf;
+	*mr = vkr_mr_register(s->pd, buf, cap, IBV_ACCESS_LOCAL_WRITE, &s->stats->mem_mr);
+	if (*mr)
+		return buf;
+	vkr_arena_free(buf, cap);
+	return NULL;
+}
+
+/* Staging of at least `want` bytes, or of as much as can be had; false if there is none at all. */
 static bool stage_grow(struct vkr_stream *s, uint32_t want)
 {
 	struct vkr_tx *tx = &s->tx;
@@ -422,17 +436,12 @@ static bool stage_grow(struct vkr_stream *s, uint32_t want)
 		cap *= 2;
 	if (tx->cap >= cap || tx->sent != tx->freed)
 		return tx->cap > 0;
-	buf = vkr_arena_alloc(cap);
-	/* Cheap inline takes everything: nothing to register. */
-	if (buf && s->inline_max < VKR_WRITE_MAX) {
-		mr = vkr_mr_register(s->pd, buf, cap, IBV_ACCESS_LOCAL_WRITE, &s->stats->mem_mr);
-		if (!mr) {
-			vkr_arena_free(buf, cap);
-			buf = NULL;
-		}
+	/* Memory that may be locked can be short: as long as anything moves, the connection lives. */
+	while (!(buf = stage_memory(s, cap, &mr))) {
+		cap /= 2;
+		if (cap <= tx->cap || cap < VKR_STAGE_LEAST)
+			return tx->cap > 0;
 	}
-	if (!buf)
-		return tx->cap > 0;
 	if (n) {
 		at = tx->sent % tx->cap;
 		head = vkr_min(n, tx->cap - at);

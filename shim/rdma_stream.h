@@ -29,6 +29,7 @@
 #define VKR_RING_FIRST    (32u << 10)
 #define VKR_RING_MAX      (1u << 20)
 #define VKR_RING_BELIEVED (64u << 20) /* of a peer */
+#define VKR_STAGE_LEAST   (4u << 10)
 #define VKR_STAGE_FIRST   (16u << 10)
 #define VKR_STAGE_MAX     (256u << 10)
 #define VKR_WRITE_MAX     (64u << 10)

@@ -4,6 +4,7 @@
 
 #include "config.h"
 #include "stream_peer.h"
+#include "verbs_dl.h"
 #include "wire.h"
 
 #include <signal.h>
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -338,6 +340,40 @@ static void idle_connection_is_small(void **state)
 }
 
 /* ------------------------------------------------------------------ ends */
+
+/* What may be locked is less than a write would take: it goes in pieces. Needs a device that takes little inline, but
+ * the order. */
+static void little_may_be_locked(void **state)
+{
+	const char *bytes = getenv("STREAM_INLINE");
+	static char data[30000];
+	struct rlimit was, low;
+	struct iovec iov = {data, sizeof(data)};
+	struct vkr_stream *s;
+	ssize_t sent;
+
+	if (!bytes || strcmp(bytes, "64"))
+		skip();
+	s = order(PEER_ECHO, 0, 0, 0);
+	memset(data, 'x', sizeof(data));
+	assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &was), 0);
+	assert_int_equal(vkr_verbs.soft->fault("memlock"), 0);
+	low = was;
+	low.rlim_cur = 0;
+	do {
+		low.rlim_cur += 4096;
+		assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &low), 0);
+		sent = vkr_stream_send(s, &iov, 1, sizeof(data), 0);
+	} while (sent == -ENOMEM && low.rlim_cur < was.rlim_cur);
+	assert_in_range(sent, 1, sizeof(data) - 1);
+	assert_int_equal(stream_send_all(s, data + sent, sizeof(data) - (size_t)sent), sizeof(data) - (size_t)sent);
+	assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &was), 0);
+	assert_int_equal(stream_recv_all(s, data, sizeof(data)), sizeof(data));
+	for (size_t i = 0; i < sizeof(data); i++)
+		assert_int_equal(data[i], 'x');
+	vkr_stream_close(s, 1000);
+	nothing_left();
+}
 
 static void half_close(void **state)
 {
@@ -753,6 +789,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(peer_killed),
 	    cmocka_unit_test(flush_at_exit),
 	    cmocka_unit_test(forked_child_has_its_own_engine),
+	    cmocka_unit_test(little_may_be_locked), /* the last: the limit stays in force */
 	};
 
 	peer_start(&peer);
