@@ -207,7 +207,7 @@ if named tsan; then
 		say "ThreadSanitizer"
 		runs=$((runs + 1))
 		setarch -R ctest --test-dir build-tsan --output-on-failure --output-junit "$results/junit-$runs.xml" \
-			-L '^(unit|softverbs)$' -j "$jobs" </dev/null
+			-L '^(unit|softverbs|conformance)$' -j "$jobs" </dev/null
 	fi
 fi
 if named clang; then

@@ -267,6 +267,29 @@ static void test_file_that_cannot_be_opened(void **state)
 	assert_non_null(strstr(got(), "still there\n"));
 }
 
+static void *log_cancelled(void *behind)
+{
+	pthread_cancel(pthread_self());
+	vkr_warn("with a lock in hand");
+	*(bool *)behind = true;
+	pthread_testcancel();
+	return NULL;
+}
+
+static void test_no_cancellation_point(void **state)
+{
+	bool behind = false;
+	pthread_t thread;
+	void *end;
+
+	vkr_log_open(VKR_LOG_INFO, NULL);
+	assert_int_equal(pthread_create(&thread, NULL, log_cancelled, &behind), 0);
+	assert_int_equal(pthread_join(thread, &end), 0);
+	assert_true(end == PTHREAD_CANCELED);
+	assert_true(behind);
+	assert_non_null(strstr(got(), "with a lock in hand\n"));
+}
+
 #define CASE(f) cmocka_unit_test_setup_teardown(f, capture, release)
 
 int main(void)
@@ -285,6 +308,7 @@ int main(void)
 	    CASE(test_reader_does_not_read),
 	    CASE(test_file),
 	    CASE(test_file_that_cannot_be_opened),
+	    CASE(test_no_cancellation_point),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
