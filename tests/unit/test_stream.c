@@ -786,10 +786,10 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(many_at_once),
 	    cmocka_unit_test(threads),
 	    cmocka_unit_test(idle_costs_no_cpu),
+	    cmocka_unit_test(little_may_be_locked), /* for the rest its limit stays in force */
 	    cmocka_unit_test(peer_killed),
 	    cmocka_unit_test(flush_at_exit),
 	    cmocka_unit_test(forked_child_has_its_own_engine),
-	    cmocka_unit_test(little_may_be_locked), /* the last: the limit stays in force */
 	};
 
 	peer_start(&peer);
