@@ -3,8 +3,9 @@
  * The engine below streams and connection management: devices, shared completion queues, the progress thread with its
  * tasks and timers, and the memory that is registered. It knows QP numbers and endpoints, no streams.
  *
- * Locks, in order: registry -> devices -> event -> CQ -> endpoint (the stream's pollable lock) -> work, arena (leaves).
- * Functions say what they take. "Progress thread" functions may be called on that thread only (and before it starts).
+ * Locks, in order: turn (of the progress thread's work; others only try it) -> registry -> devices -> event -> CQ ->
+ * endpoint (the stream's pollable lock) -> work, arena (leaves). Functions say what they take. "Progress thread"
+ * functions may be called on that thread only (and before it starts).
  */
 #ifndef VKR_ENGINE_H
 #define VKR_ENGINE_H

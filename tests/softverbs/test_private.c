@@ -134,6 +134,34 @@ static void loop_own_role(struct tv_side *s)
 	CHECK_EQ(threads(), before);
 }
 
+/* What the loop's thread brings about itself it asks for; what others do makes the descriptor readable. */
+static void loop_cm_role(struct tv_side *s)
+{
+	const struct vkr_soft_api *a = api();
+	struct rdma_event_channel *ch = tv_channel();
+	struct sockaddr_storage ss;
+	struct rdma_cm_event *ev;
+	struct rdma_cm_id *id;
+
+	CHECK_EQ(rdma_create_id(ch, &id, NULL, RDMA_PS_TCP), 0);
+	tv_sockaddr(&ss, tv_addr4(), 7);
+	a->loop_own();
+	CHECK(!a->cm_pending(ch));
+	CHECK_EQ(rdma_resolve_addr(id, NULL, (struct sockaddr *)&ss, 2000), 0);
+	CHECK(a->cm_pending(ch) && !tv_readable(ch->fd, 0));
+	CHECK_EQ(rdma_get_cm_event(ch, &ev), 0);
+	CHECK_EQ(ev->event, RDMA_CM_EVENT_ADDR_RESOLVED);
+	tv_ack(ev);
+	CHECK(!a->cm_pending(ch) && !tv_readable(ch->fd, 0));
+	a->loop_lend(0);
+	CHECK_EQ(rdma_resolve_route(id, 2000), 0);
+	CHECK(a->cm_pending(ch) && tv_readable(ch->fd, 0));
+	tv_expect(ch, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	CHECK(!a->cm_pending(ch) && !tv_readable(ch->fd, 0));
+	CHECK_EQ(rdma_destroy_id(id), 0);
+	rdma_destroy_event_channel(ch);
+}
+
 /* ---------------------------------------------------------------- arenas */
 
 static void arena_role(struct tv_side *s)
@@ -504,6 +532,7 @@ static void test_dying(void **state)
 SOLO(api)
 SOLO(max_inline)
 SOLO(loop_own)
+SOLO(loop_cm)
 SOLO(arena)
 SOLO(arena_fork)
 SOLO(late_hooks)
@@ -530,7 +559,7 @@ int main(void)
 	    cmocka_unit_test(test_arena_fork), cmocka_unit_test(test_arena_remote), cmocka_unit_test(test_hooks),
 	    cmocka_unit_test(test_late_hooks), cmocka_unit_test(test_no_device),    cmocka_unit_test(test_no_loopback),
 	    cmocka_unit_test(test_fail_qp),    cmocka_unit_test(test_fail_mr),      cmocka_unit_test(test_unreachable),
-	    cmocka_unit_test(test_dying),      cmocka_unit_test(test_loop_own),
+	    cmocka_unit_test(test_dying),      cmocka_unit_test(test_loop_own),     cmocka_unit_test(test_loop_cm),
 	};
 
 	cmocka_set_test_filter(getenv("TV_ONLY"));
