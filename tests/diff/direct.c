@@ -170,7 +170,7 @@ static int do_fill(struct world *w, struct slot *s)
 	return -err;
 }
 
-/* What the peer has written, or is writing. */
+/* What the peer has written, or is writing, or has done last. */
 static bool more_to_come(struct world *w, const struct end *e, const struct end *peer)
 {
 	uint64_t sent = peer->tx;
@@ -185,7 +185,8 @@ static bool more_to_come(struct world *w, const struct end *e, const struct end 
 			return true;
 		sent += job->ret > 0 ? (uint64_t)job->ret : 0;
 	}
-	return e->rx < sent;
+	/* A peer that is closed has its end, or a reset, under way too. */
+	return e->rx < sent || !end_is_named(w, e->peer);
 }
 
 /* Reads all that the peer has written, waiting for what is under way; the total where both transports agree on it. */
