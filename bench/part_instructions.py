@@ -16,6 +16,7 @@ from common import Failed, free_port, progress, wait_line, wait_port
 LIBS = ('libvkrdma.so', 'libvkrdma-soft.so', 'libc.so', 'the program')
 
 
+OTHER_PORT = 1  # of a rule that flags nothing here
 NAMED = re.compile(r'(c?(?:ob|fn))=\((\d+)\)\s*(.*)')
 
 
@@ -79,34 +80,47 @@ class Counter:
             out[library(ob, program), fn] += n
         return out
 
-    def pingpong(self, mode, size, rounds):
-        """A client under callgrind; its server is native."""
+    def immediates(self, process, flagged):
+        """Those of a process; one with nothing flagged has no counters at all."""
+        if flagged:
+            return sum(self.b.immediates(process.pid))
+        try:
+            self.b.process(process.pid)
+        except Failed:
+            return 0
+        raise Failed('something is flagged')
+
+    def pingpong(self, mode, size, rounds, flagged=True):
+        """A client under callgrind; its server is native. Not flagged: its rule is for another port."""
         port = free_port()
         prog = self.b.program('pingpong')
         server = self.b.spawn([prog, 'server', self.b.host, port], 'serve', port, self.shim)
         wait_line(server, 'listening')
         path, argv = self.valgrind([prog, 'client', self.b.host, port, size, f'{rounds}r', mode])
-        client = self.b.spawn(argv, 'shim', port, self.shim, stdin=subprocess.PIPE)
+        client = self.b.spawn(argv, 'shim', port if flagged else OTHER_PORT, self.shim, stdin=subprocess.PIPE)
         line = client.stdout.readline()
         if not line.startswith('{'):
             raise Failed(f'under callgrind: {client.stderr.read()[-800:]}')
-        imm = sum(self.b.immediates(client.pid))
-        if imm < 2 * rounds:
+        imm = self.immediates(client, flagged)
+        if flagged and imm < 2 * rounds:
             raise Failed(f'{rounds} rounds but {imm} immediates: not RDMA')
         client.stdin.close()
         client.wait(60)
         self.b.stop(server)
         return self.read(path, 'pingpong'), imm
 
-    def server(self, kind, c, pipeline, n):
-        """valkey-server under callgrind, driven by its own benchmark."""
+    def server(self, kind, c, pipeline, n, way='serve'):
+        """valkey-server under callgrind, driven by its own benchmark. way: serve (flagged), other (its rule is for another
+        port), plain (no preload)."""
         port = free_port()
         path, argv = self.valgrind([f'{kind}-server', '--port', port, '--bind', self.b.host, '--save', '', '--dir', self.b.dir])
-        server = self.b.spawn(argv, 'serve', port, self.shim, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        flagged = way == 'serve'
+        server = self.b.spawn(argv, 'plain' if way == 'plain' else 'serve', port if flagged else OTHER_PORT, self.shim,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_port(self.b.host, port, server, 60)
         self.b.finish(self.b.spawn([f'{kind}-benchmark', '-h', self.b.host, '-p', port, '-t', 'get', '-c', c, '-P', pipeline,
-                                    '-n', n, '--csv'], 'shim', port, self.shim), 300)
-        imm = sum(self.b.immediates(server.pid))
+                                    '-n', n, '--csv'], 'shim' if flagged else 'plain', port, self.shim), 300)
+        imm = self.immediates(server, flagged)
         self.b.stop(server, signal.SIGTERM)
         return self.read(path, os.path.basename(os.path.realpath(shutil.which(f'{kind}-server')))), imm
 

@@ -18,6 +18,7 @@
 #define vkr_container_of(p, type, member) ((type *)((char *)(p)-offsetof(type, member)))
 #define VKR_ARRAY_SIZE(a)                 (sizeof(a) / sizeof((a)[0]))
 #define VKR_EXPORT                        __attribute__((visibility("default")))
+#define VKR_LOCAL                         __attribute__((visibility("hidden"))) /* a variable that no GOT entry leads to */
 #define VKR_PRINTF(f, a)                  __attribute__((format(printf, f, a)))
 #define VKR_INLINE                        inline __attribute__((always_inline)) /* on the path of every request */
 #define VKR_COLD                          __attribute__((noinline, cold))

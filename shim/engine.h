@@ -157,15 +157,16 @@ int vkr_engine_drain(void);
 void vkr_device_async(struct vkr_device *dev);
 
 /* Shared by the engine's files. */
-extern struct vkr_device *vkr_devices[VKR_MAX_DEVICES];
-extern _Atomic int vkr_n_devices;
-extern _Atomic unsigned vkr_engine_changes; /* of the completion channels */
-extern pthread_mutex_t vkr_devices_lock;    /* around each change of what fork's prepare walks over */
+extern VKR_LOCAL struct vkr_device *vkr_devices[VKR_MAX_DEVICES];
+extern VKR_LOCAL _Atomic int vkr_n_devices;
+extern VKR_LOCAL _Atomic unsigned vkr_engine_changes; /* of the completion channels */
+extern pthread_mutex_t vkr_devices_lock;              /* around each change of what fork's prepare walks over */
 void vkr_devices_forked(void);
 void vkr_cq_arm(struct vkr_cq *c);                    /* its lock held, or it is not published */
 void vkr_cq_unreserve(struct vkr_cq *c, int entries); /* progress thread */
-extern _Atomic int vkr_engine_sleepers;
-extern _Atomic bool vkr_engine_polled; /* an application thread polled or went to sleep since this was cleared */
+extern VKR_LOCAL _Atomic int vkr_engine_sleepers;
+extern VKR_LOCAL _Atomic bool
+    vkr_engine_polled; /* an application thread polled or went to sleep since this was cleared */
 
 void vkr_cqs_lock(void); /* for fork: every CQ's lock */
 void vkr_cqs_unlock(void);

@@ -191,6 +191,7 @@ static int make_mixed(struct vkr_epset *set, int epfd)
 	if (set->efd < 0)
 		return -errno;
 	vkr_guard_slot(set->efd, &set->efd);
+	atomic_store(&set->marked, true);
 	if (vkr_real.epoll_ctl(epfd, EPOLL_CTL_ADD, set->efd, &ev) < 0) {
 		int err = errno;
 

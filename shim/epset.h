@@ -17,6 +17,7 @@ struct vkr_epset {
 	struct vkr_item *ready; /* DL, under lock */
 	_Atomic uint32_t n_ready;
 	_Atomic bool mixed;     /* holds something the kernel knows nothing of */
+	_Atomic bool marked;    /* the kernel's set holds markers of ours, or is about to */
 	bool signaled;          /* the eventfd was written and not read yet; under lock */
 	_Atomic bool wake_due;  /* signaled, and the eventfd is still to be written */
 	_Atomic int sleepers;   /* changed under lock */

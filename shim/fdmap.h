@@ -35,7 +35,7 @@ struct vkr_file {
 	struct vkr_file *next_free;
 };
 
-extern uint32_t vkr_fork_generation;
+extern VKR_LOCAL uint32_t vkr_fork_generation;
 
 /* Takes down a file whose last reference has gone. */
 void vkr_file_end(struct vkr_file *f);
@@ -125,7 +125,7 @@ void vkr_epset_destroy(struct vkr_epset *e);
 
 /* A child of fork that ran no handlers (_Fork, clone) is found here: true once, after which the state is a child's. */
 void vkr_fork_check_slow(void);
-extern _Atomic uint32_t *_Atomic vkr_alive; /* a MADV_WIPEONFORK page */
+extern VKR_LOCAL _Atomic uint32_t *_Atomic vkr_alive; /* a MADV_WIPEONFORK page */
 static inline void vkr_fork_check(void)
 {
 	if (vkr_unlikely(!vkr_load(vkr_load(&vkr_alive))))

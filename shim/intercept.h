@@ -42,18 +42,19 @@ static inline bool vkr_on(void)
 	return vkr_unlikely(vkr_load(&vkr_active)) && vkr_depth == 0;
 }
 
-/* The exported body: without a rule it is a load, a branch and a jump. active_NAME, not inlined so that its frame costs
- * nothing here, has the rest, calls of the library itself (vkr_depth) included. */
+/* The exported body: without a rule it is a look and a jump; the table of descriptors has nothing in it then.
+ * active_NAME, not inlined so that its frame costs nothing here, has the rest, calls of the library itself (vkr_depth)
+ * included. */
 #define VKR_ACTIVE static __attribute__((noinline))
 #define VKR_ENTRY_IF(ret, name, params, args, ours)                                                                    \
 	ret vkr_call_##name params                                                                                     \
 	{                                                                                                              \
-		if (vkr_likely(!vkr_load(&vkr_active)) || vkr_likely(!(ours)))                                         \
+		if (vkr_likely(!(ours)))                                                                               \
 			return vkr_real.name args;                                                                     \
 		return active_##name args;                                                                             \
 	}                                                                                                              \
 	VKR_NAME(name, vkr_call_##name)
-#define VKR_ENTRY(ret, name, params, args) VKR_ENTRY_IF(ret, name, params, args, true)
+#define VKR_ENTRY(ret, name, params, args) VKR_ENTRY_IF(ret, name, params, args, vkr_load(&vkr_active))
 
 /* The usual call: the first parameter is `fd`, and vkr_sock_NAME takes the same arguments. With a rule, a descriptor
  * that is not tracked costs a look at the table more. */

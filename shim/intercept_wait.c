@@ -36,34 +36,20 @@ VKR_ACTIVE int active_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev
 }
 VKR_ENTRY(int, epoll_ctl, (int epfd, int op, int fd, struct epoll_event *ev), (epfd, op, fd, ev));
 
-/* Milliseconds, negative for ever. */
-static struct timespec *from_ms(int ms, struct timespec *ts)
-{
-	if (ms < 0)
-		return NULL;
-	ts->tv_sec = ms / 1000;
-	ts->tv_nsec = ms % 1000 * 1000000L;
-	return ts;
-}
-
 VKR_ACTIVE int active_epoll_wait(int epfd, struct epoll_event *evs, int max, int timeout)
 {
-	struct timespec ts;
-
 	if (vkr_likely(!vkr_on()))
 		return vkr_real.epoll_wait(epfd, evs, max, timeout);
-	VKR_ROUTE(vkr_epoll_wait(epfd, evs, max, from_ms(timeout, &ts), NULL),
+	VKR_ROUTE(vkr_epoll_wait(epfd, evs, max, timeout * 1000000ll, NULL),
 		  vkr_real.epoll_wait(epfd, evs, max, timeout));
 }
 VKR_ENTRY(int, epoll_wait, (int epfd, struct epoll_event *evs, int max, int timeout), (epfd, evs, max, timeout));
 
 VKR_ACTIVE int active_epoll_pwait(int epfd, struct epoll_event *evs, int max, int timeout, const sigset_t *mask)
 {
-	struct timespec ts;
-
 	if (vkr_likely(!vkr_on()))
 		return vkr_real.epoll_pwait(epfd, evs, max, timeout, mask);
-	VKR_ROUTE(vkr_epoll_wait(epfd, evs, max, from_ms(timeout, &ts), mask),
+	VKR_ROUTE(vkr_epoll_wait(epfd, evs, max, timeout * 1000000ll, mask),
 		  vkr_real.epoll_pwait(epfd, evs, max, timeout, mask));
 }
 VKR_ENTRY(int, epoll_pwait, (int epfd, struct epoll_event *evs, int max, int timeout, const sigset_t *mask),
@@ -75,16 +61,32 @@ static bool time_valid(const struct timespec *ts)
 	return !ts || (ts->tv_sec >= 0 && ts->tv_nsec >= 0 && ts->tv_nsec < 1000000000L);
 }
 
+static int64_t to_ns(const struct timespec *ts)
+{
+	return !ts || ts->tv_sec >= 1000000000 ? -1 : ts->tv_sec * 1000000000ll + ts->tv_nsec;
+}
+
 VKR_ACTIVE int active_epoll_pwait2(int epfd, struct epoll_event *evs, int max, const struct timespec *timeout,
 				   const sigset_t *mask)
 {
 	if (vkr_likely(!vkr_on()) || !time_valid(timeout))
 		return vkr_real.epoll_pwait2(epfd, evs, max, timeout, mask);
-	VKR_ROUTE(vkr_epoll_wait(epfd, evs, max, timeout, mask), vkr_real.epoll_pwait2(epfd, evs, max, timeout, mask));
+	VKR_ROUTE(vkr_epoll_wait(epfd, evs, max, to_ns(timeout), mask),
+		  vkr_real.epoll_pwait2(epfd, evs, max, timeout, mask));
 }
 VKR_ENTRY(int, epoll_pwait2,
 	  (int epfd, struct epoll_event *evs, int max, const struct timespec *timeout, const sigset_t *mask),
 	  (epfd, evs, max, timeout, mask));
+
+/* Milliseconds, negative for ever. */
+static struct timespec *from_ms(int ms, struct timespec *ts)
+{
+	if (ms < 0)
+		return NULL;
+	ts->tv_sec = ms / 1000;
+	ts->tv_nsec = ms % 1000 * 1000000L;
+	return ts;
+}
 
 VKR_ACTIVE int active_poll(struct pollfd *fds, nfds_t n, int timeout)
 {

@@ -148,7 +148,7 @@ struct vkr_real {
 	void (*quick_exit)(int);
 };
 
-extern struct vkr_real vkr_real;
+extern VKR_LOCAL struct vkr_real vkr_real;
 
 /* poll() without waiting. A signal that has come makes it EINTR all the same, and says nothing about the descriptors.
  */

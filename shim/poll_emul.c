@@ -132,19 +132,19 @@ static int collect(struct vkr_epset *set, struct epoll_event *evs, int max)
 
 /* ------------------------------------------------------------------ the kernel's half */
 
+/* left: ns, negative for ever. */
 static int real_epoll_wait(int epfd, struct epoll_event *evs, int max, int64_t left, const sigset_t *mask)
 {
-	struct timespec ts = {left / 1000000000, left % 1000000000};
-	int r;
+	struct timespec ts;
+	int r, ms = left < 0 ? -1 : (int)vkr_min(left / 1000000, (int64_t)INT32_MAX);
 
-	if (left == 0 || left < 0 || left % 1000000 == 0) {
-		r = vkr_real.epoll_pwait(epfd, evs, max,
-					 left < 0 ? -1 : (int)vkr_min(left / 1000000, (int64_t)INT32_MAX), mask);
+	if (left <= 0 || left == ms * 1000000ll) {
+		r = vkr_real.epoll_pwait(epfd, evs, max, ms, mask);
 	} else {
+		ts = (struct timespec){left / 1000000000, left % 1000000000};
 		r = vkr_real.epoll_pwait2(epfd, evs, max, &ts, mask);
 		if (r < 0 && errno == ENOSYS)
-			r = vkr_real.epoll_pwait(epfd, evs, max, (int)vkr_min(left / 1000000 + 1, (int64_t)INT32_MAX),
-						 mask);
+			r = vkr_real.epoll_pwait(epfd, evs, max, ms < INT32_MAX ? ms + 1 : ms, mask);
 	}
 	return r < 0 ? -errno : r;
 }
@@ -473,7 +473,7 @@ static void kernel_wait_done(struct vkr_epset **set)
 }
 
 /* Nothing of ours is in the set. It may become mixed while we sleep: the eventfd ends the kernel's wait then. */
-static int plain_wait(struct vkr_epset *set, int epfd, struct epoll_event *evs, int max, int64_t deadline,
+static int plain_wait(struct vkr_epset *set, int epfd, struct epoll_event *evs, int max, int64_t left,
 		      const sigset_t *mask)
 {
 	VKR_CLEANUP(kernel_wait_done) struct vkr_epset *waits = set;
@@ -482,8 +482,8 @@ static int plain_wait(struct vkr_epset *set, int epfd, struct epoll_event *evs, 
 	atomic_fetch_add(&waits->in_kernel, 1);
 	if (atomic_load(&set->mixed))
 		return 0;
-	r = real_epoll_wait(epfd, evs, max, time_left(deadline), mask);
-	if (r <= 0)
+	r = real_epoll_wait(epfd, evs, max, left, mask);
+	if (r <= 0 || vkr_likely(!vkr_load_acq(&set->marked)))
 		return r;
 	/* The markers are in the set a moment before it is called mixed; those of a set inside only after that. */
 	r = strip_markers(set, evs, r);
@@ -508,12 +508,6 @@ static int inherited_wait(int epfd, struct epoll_event *evs, int max, int64_t de
 	return r;
 }
 
-static bool bad_wait(const struct epoll_event *evs, int max, const struct timespec *timeout)
-{
-	return max <= 0 || max > INT32_MAX / (int)sizeof(*evs) ||
-	       (timeout && (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec > 999999999));
-}
-
 /*
  * Our events are written here, under locks: a program that handles SIGSEGV by a jump would leave them held. So an array
  * that the thread has not used before is tried by system calls that write to its ends.
@@ -534,11 +528,11 @@ static bool good_events(struct epoll_event *evs, int max)
 	return true;
 }
 
-int vkr_epoll_wait(int epfd, struct epoll_event *evs, int max, const struct timespec *timeout, const sigset_t *mask)
+int vkr_epoll_wait(int epfd, struct epoll_event *evs, int max, int64_t left, const sigset_t *mask)
 {
 	VKR_CLEANUP(vkr_file_putp) struct vkr_file *f = NULL;
 	struct vkr_epset *set;
-	int64_t deadline = -1;
+	int64_t deadline = left;
 	int r;
 
 	vkr_fork_check();
@@ -546,14 +540,12 @@ int vkr_epoll_wait(int epfd, struct epoll_event *evs, int max, const struct time
 	if (!set)
 		return VKR_PASS;
 	f = &set->file;
-	if (bad_wait(evs, max, timeout))
+	if (vkr_unlikely(max <= 0 || max > INT32_MAX / (int)sizeof(*evs)))
 		return VKR_PASS;
 	if (vkr_bad_pointer(evs, (size_t)max * sizeof(*evs)))
 		return -EFAULT;
-	if (timeout && !timeout->tv_sec && !timeout->tv_nsec)
-		deadline = 0;
-	else if (timeout && timeout->tv_sec < 1000000000)
-		deadline = vkr_now_ns() + timeout->tv_sec * 1000000000ll + timeout->tv_nsec;
+	if (left > 0)
+		deadline = vkr_now_ns() + left;
 	if (vkr_unlikely(vkr_file_inherited(f))) {
 		r = vkr_load(&set->mixed) ? MIXED_NOW : inherited_wait(epfd, evs, max, deadline, mask);
 		if (r != MIXED_NOW)
@@ -567,7 +559,7 @@ int vkr_epoll_wait(int epfd, struct epoll_event *evs, int max, const struct time
 	if (vkr_unlikely(vkr_load(&set->n_heirs)))
 		vkr_epset_take_heirs(set);
 	if (!vkr_load_acq(&set->mixed)) {
-		r = plain_wait(set, epfd, evs, max, deadline, mask);
+		r = plain_wait(set, epfd, evs, max, left, mask);
 		if (r || !vkr_load_acq(&set->mixed))
 			return r;
 	}

@@ -27,10 +27,10 @@
 #define VKR_PASS INT32_MIN
 
 /* Calls of the library itself (and of rdma-core underneath it) go straight to libc while this is > 0. */
-extern VKR_TLS int vkr_depth;
+extern VKR_LOCAL VKR_TLS int vkr_depth;
 
 /* True from the first read of a configuration with a rule; false for ever otherwise. One load. */
-extern _Atomic bool vkr_active;
+extern VKR_LOCAL _Atomic bool vkr_active;
 
 /*
  * fdmap.c's table, here because every call on every descriptor asks it. Two levels: the numbers of a container with
@@ -42,7 +42,7 @@ extern _Atomic bool vkr_active;
 
 struct vkr_file;
 typedef _Atomic(struct vkr_file *) vkr_entry;
-extern _Atomic(vkr_entry *) vkr_fd_chunks[VKR_FD_CHUNKS];
+extern VKR_LOCAL _Atomic(vkr_entry *) vkr_fd_chunks[VKR_FD_CHUNKS];
 
 static inline vkr_entry *vkr_fd_entry(int fd)
 {
@@ -117,8 +117,9 @@ void vkr_sock_received(int fd);
 /* ---- waiting (poll_emul.c). Routed here whenever vkr_active and depth is 0; return VKR_PASS when only kernel
  * descriptors are concerned. */
 int vkr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev);
-/* timeout NULL: for ever. sigmask NULL: unchanged; sigsetsize as given to the system call. */
-int vkr_epoll_wait(int epfd, struct epoll_event *evs, int max, const struct timespec *timeout, const sigset_t *mask);
+/* left: ns, negative for ever. mask NULL: unchanged. */
+int vkr_epoll_wait(int epfd, struct epoll_event *evs, int max, int64_t left, const sigset_t *mask);
+/* timeout NULL: for ever. */
 int vkr_poll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask);
 /* The remaining time is written to *left where left is not NULL (select does so on Linux). */
 int vkr_select(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout, const sigset_t *mask,

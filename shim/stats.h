@@ -97,7 +97,7 @@ _Static_assert(sizeof(struct vkr_conn_stats) == 512, "layout");
 _Static_assert(sizeof(struct vkr_listener_stats) == 256, "layout");
 
 /* The process's map; before vkr_stats_open() (or when it failed) a private static dummy, never NULL. */
-extern struct vkr_stats_header *vkr_stats;
+extern VKR_LOCAL struct vkr_stats_header *vkr_stats;
 
 void vkr_stats_open(void); /* idempotent, thread-safe; failure is logged once and harmless */
 
