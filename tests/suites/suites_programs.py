@@ -187,7 +187,7 @@ def hiredis(mode, work):
     unix, heading, seen = os.path.join(mode.dir, 'redis.sock'), 'alone', {}
     with mode.server(program('redis-server'), '--port', str(port), '--save', '', '--unixsocket', unix, '--enable-debug-command',
                      'local', port=port):
-        status, out = mode.run(binary, '-h', '127.0.0.1', '-p', str(port), '-s', unix, timeout=200)
+        status, out = mode.run('stdbuf', '-oL', binary, '-h', '127.0.0.1', '-p', str(port), '-s', unix, timeout=200)
     for line in re.sub(r'\x1b\[[\d;]*m', '', out).splitlines():
         if m := re.match(r'Testing against ([\w ]+?)(?: connection)? \(', line):
             heading = m.group(1)
