@@ -226,6 +226,17 @@ static void *thread_main(void *p)
 	return ret;
 }
 
+void conf_one_cpu(void)
+{
+	cpu_set_t one;
+
+	CONF_OK(sched_getaffinity(0, sizeof(one), &one));
+	for (int i = 0, seen = 0; i < CPU_SETSIZE; i++)
+		if (CPU_ISSET(i, &one) && seen++)
+			CPU_CLR(i, &one);
+	CONF_OK(sched_setaffinity(0, sizeof(one), &one));
+}
+
 void conf_thread_start(struct conf_thread *t, void *(*fn)(void *), void *arg)
 {
 	t->tid = 0;

@@ -172,6 +172,8 @@ struct conf_thread {
 };
 void conf_thread_start(struct conf_thread *t, void *(*fn)(void *), void *arg);
 void *conf_thread_join(struct conf_thread *t);
+/* This thread, and those that it starts, on one processor: who is woken runs before who woke it goes on. */
+void conf_one_cpu(void);
 /* Until the thread sleeps in the kernel and has made no switch for a while. Fails if it has ended. */
 void conf_thread_asleep(struct conf_thread *t);
 /* The same for another process's only thread. */

@@ -75,14 +75,7 @@ static void waited(int a, int b)
 
 CONF_TEST(0)
 {
-	cpu_set_t one;
-
-	/* On one processor, where who is woken runs before who woke it goes on. */
-	CONF_OK(sched_getaffinity(0, sizeof(one), &one));
-	for (int i = 0, seen = 0; i < CPU_SETSIZE; i++)
-		if (CPU_ISSET(i, &one) && seen++)
-			CPU_CLR(i, &one);
-	CONF_OK(sched_setaffinity(0, sizeof(one), &one));
+	conf_one_cpu();
 	conf_each_role(polled);
 	conf_each_role(waited);
 }
