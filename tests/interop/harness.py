@@ -29,6 +29,7 @@ BUILD = os.path.abspath(os.environ.get('VKR_BUILD', os.path.join(HERE, '..', '..
 PROVIDER = os.environ.get('VKR_PROVIDER', 'soft')
 HOST = os.environ.get('VKR_HOST', '127.0.0.1')  # a real device needs an address with that device behind it
 CARRIED = MODE == 'carried'
+PATIENCE = 4 if CARRIED and PROVIDER != 'soft' else 1  # a device may stand in a guest whose processor is emulated
 SHIM = os.path.join(BUILD, 'libvkrdma.so')
 STAT = os.path.join(BUILD, 'vkrdma-stat')
 PYTHON = '/usr/bin/python3'  # Debian's: another one first in PATH has no python3-redis
@@ -356,6 +357,7 @@ class Case(unittest.TestCase):
 
     def finish(self, proc, timeout=60, data=None, expect=0):
         """Waits for a client and returns its output; a hang is examined before it is killed."""
+        timeout *= PATIENCE
         try:
             out, err = proc.communicate(data, timeout)
         except subprocess.TimeoutExpired:
@@ -376,6 +378,7 @@ class Case(unittest.TestCase):
 
     def expect_line(self, proc, line, timeout=60):
         """The next line that a client says; what it said on stderr if it ended instead."""
+        timeout *= PATIENCE
         if not select.select([proc.stdout], [], [], timeout)[0]:
             raise AssertionError(f'{proc.args[:8]} said nothing in {timeout} s where {line!r} was awaited')
         got = proc.stdout.readline()

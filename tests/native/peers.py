@@ -19,7 +19,6 @@ import harness  # noqa: E402
 LOCAL = '127.0.0.1'  # no device stands behind it
 HOST6 = os.environ.get('VKR_HOST6', '::1')  # '' where there is no IPv6
 SOFT = harness.PROVIDER == 'soft'
-PATIENCE = 1 if SOFT else 4  # a device may stand in a guest whose processor is emulated
 
 
 def native_folder():
@@ -85,12 +84,6 @@ class Case(harness.Case):
             kwargs.setdefault(stream, subprocess.DEVNULL if stream == 'stdin' else subprocess.PIPE)
         return self.track(subprocess.Popen([str(a) for a in argv], env=native_env(env), bufsize=0,
                                            preexec_fn=harness.die_with_parent, **kwargs))
-
-    def finish(self, proc, timeout=60, data=None, expect=0):
-        return super().finish(proc, timeout * PATIENCE, data, expect)
-
-    def expect_line(self, proc, line, timeout=60):
-        return super().expect_line(proc, line, timeout * PATIENCE)
 
     def call(self, client, argv, server, data=None, timeout=60, expect=0, env=None):
         proc = self.launch(client, argv, server, env, stdin=subprocess.DEVNULL if data is None else subprocess.PIPE)
