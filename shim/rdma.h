@@ -99,12 +99,14 @@ void vkr_stream_addrs(struct vkr_stream *s, struct sockaddr_storage *local, stru
  * recv: copies up to `want` bytes, which the iovecs hold. > 0 bytes; 0 = end of the stream, or bytes are there and none
  * was asked for; -EAGAIN; -ECONNRESET, -ETIMEDOUT, ... a pending error, reported once, after the data before it.
  * VKR_IO_PEEK leaves the bytes, VKR_IO_MORE (the call has bytes already) the error. send: > 0 of `total` bytes
- * accepted, perhaps not all; 0 only for a total of 0; -EAGAIN; -EPIPE; a pending error once. Accepted bytes are the
- * library's to deliver. User memory is read or written directly: the caller has checked nothing, a bad pointer faults
- * as in memcpy (the socket layer guards for EFAULT).
+ * accepted, perhaps not all; 0 only for a total of 0; -EAGAIN; -EPIPE; a pending error once. VKR_IO_EAGER (much is left
+ * to send) polls a moment for room at the peer, takes part of the bytes at a time and stages none; its -EAGAIN is no
+ * promise of an OUT: ask again without. Accepted bytes are the library's to deliver. User memory is read or written
+ * directly: the caller has checked nothing, a bad pointer faults as in memcpy (the socket layer guards for EFAULT).
  */
-#define VKR_IO_PEEK 1u
-#define VKR_IO_MORE 2u
+#define VKR_IO_PEEK  1u
+#define VKR_IO_MORE  2u
+#define VKR_IO_EAGER 4u
 ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, size_t want, unsigned how);
 ssize_t vkr_stream_send(struct vkr_stream *s, const struct iovec *iov, int iovcnt, size_t total, unsigned how);
 

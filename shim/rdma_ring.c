@@ -222,7 +222,8 @@ static VKR_INLINE size_t rx_take(struct vkr_stream *s, const struct iovec *iov, 
 	for (want = vkr_min(want, s->inq); done < want; done += n) {
 		struct vkr_rx_ring *ring = &s->rx[s->rd];
 
-		n = (uint32_t)vkr_min(want - done, (size_t)(ring->received - ring->consumed));
+		/* In parts, so that the peer goes on writing while the next one is copied. */
+		n = (uint32_t)vkr_min(vkr_min(want - done, VKR_WRITE_MAX), (size_t)(ring->received - ring->consumed));
 		n = ring_piece(s, ring, ring->consumed, n, &from);
 		if (iov && n) {
 			n = (uint32_t)vkr_iov_piece(&c, n, &to);
@@ -233,12 +234,11 @@ static VKR_INLINE size_t rx_take(struct vkr_stream *s, const struct iovec *iov, 
 		if (!s->credits) {
 			if (ring->consumed == ring->len)
 				ring_emptied(s);
-		} else if (vkr_unlikely(s->rd != s->wr) && ring->consumed == ring->received) {
-			ring_left(s);
+			continue;
 		}
-	}
-	if (s->credits) {
-		s->rxc.now.bytes += (uint32_t)done;
+		if (vkr_unlikely(s->rd != s->wr) && ring->consumed == ring->received)
+			ring_left(s);
+		s->rxc.now.bytes += n;
 		if (vkr_credit_due(s))
 			vkr_tx_push(s);
 	}

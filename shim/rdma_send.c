@@ -5,6 +5,7 @@
  * the send queue is full) waits there and leaves as one write when it can.
  */
 #include "rdma_chain.h"
+#include "spin.h"
 
 #include "iov.h"
 #include "socket.h"
@@ -329,6 +330,12 @@ static void tx_staged(struct vkr_stream *s, struct vkr_chain *c)
 	}
 }
 
+/* What lacks is room at the peer, not in our own send queue. */
+static bool peer_full(const struct vkr_tx *tx)
+{
+	return tx->have_ring && (tx->pos - tx->floor == tx->len || tx->msgs - tx->proven >= tx->bound);
+}
+
 /* What is queued waits for the peer, not for our own send queue: on the native wire its answer to a probe tells how
  * many receives it has posted, with credits it has to be asked when it has not told enough. */
 static inline void tx_wait(struct vkr_stream *s)
@@ -338,8 +345,7 @@ static inline void tx_wait(struct vkr_stream *s)
 	if (!s->credits) {
 		if (tx->bound != VKR_NO_BOUND && !tx->probing && tx->msgs - tx->proven >= tx->bound / 2)
 			tx->control |= VKR_CTL_PROBE;
-	} else if (queued(tx) && tx->have_ring &&
-		   (tx->pos - tx->floor == tx->len || tx->msgs - tx->proven >= tx->bound)) {
+	} else if (queued(tx) && peer_full(tx)) {
 		vkr_credit_sleep(s);
 	}
 }
@@ -526,7 +532,15 @@ static uint32_t direct_message(struct vkr_stream *s, struct vkr_chain *c, struct
 	return before + part;
 }
 
-static size_t tx_direct(struct vkr_stream *s, struct vkr_iov *cur, size_t left)
+/* The peer reads all the time where much is sent: its next credit is near. */
+static uint32_t room_soon(struct vkr_stream *s, uint32_t want)
+{
+	if (!s->credits || !peer_full(&s->tx) || !vkr_spin_word(s->word, vkr_wire_credit_encode(&s->tx.acked)))
+		return 0;
+	return tx_room(s, want);
+}
+
+static size_t tx_direct(struct vkr_stream *s, struct vkr_iov *cur, size_t left, unsigned how)
 {
 	uint32_t max = vkr_min(s->inline_max, VKR_WRITE_MAX), chained = 0;
 	struct vkr_chain c;
@@ -537,6 +551,11 @@ static size_t tx_direct(struct vkr_stream *s, struct vkr_iov *cur, size_t left)
 	while (done < left && !s->broken) {
 		uint32_t n = (uint32_t)vkr_min(left - done, (size_t)max), room = tx_room(s, n);
 
+		if (!room && how & VKR_IO_EAGER) {
+			vkr_chain_post(s, &c);
+			chained = 0;
+			room = room_soon(s, n);
+		}
 		if (!room)
 			break;
 		n = direct_message(s, &c, cur, vkr_min(n, room));
@@ -595,18 +614,18 @@ static size_t tx_gathered(struct vkr_stream *s, struct vkr_iov *c, size_t total)
 	size_t done;
 
 	vkr_iov_gather(&from, copy, total);
-	done = tx_direct(s, &flat, total);
+	done = tx_direct(s, &flat, total, 0);
 	vkr_iov_skip(c, done);
 	return done;
 }
 
-static size_t tx_first(struct vkr_stream *s, struct vkr_iov *c, size_t total)
+static size_t tx_first(struct vkr_stream *s, struct vkr_iov *c, size_t total, unsigned how)
 {
 	if (queued(&s->tx) || !s->tx.ready || !(total <= s->inline_max || s->inline_max >= INLINE_CHEAP))
 		return 0;
 	if (c->end - c->iov > s->max_sge && total <= GATHER_MAX)
 		return tx_gathered(s, c, total);
-	return tx_direct(s, c, total);
+	return tx_direct(s, c, total, how);
 }
 
 /* Most sends: a buffer that is one message in one piece. False: nothing was done. */
@@ -632,21 +651,28 @@ static VKR_INLINE bool tx_one(struct vkr_stream *s, const struct iovec *iov, siz
 	return true;
 }
 
-static __attribute__((noinline)) ssize_t tx_any(struct vkr_stream *s, const struct iovec *iov, int iovcnt, size_t total)
+static __attribute__((noinline)) ssize_t tx_any(struct vkr_stream *s, const struct iovec *iov, int iovcnt, size_t total,
+						unsigned how)
 {
 	struct vkr_iov c = {.iov = iov, .end = iov + iovcnt};
-	size_t done = tx_first(s, &c, total);
+	size_t done;
 
-	if (done < total && !s->broken)
-		done += tx_stage(s, &c, total - done);
+	/* Others want the lock too. */
+	if (how & VKR_IO_EAGER)
+		total = vkr_min(total, (size_t)VKR_STAGE_MAX);
+	done = tx_first(s, &c, total, how);
+	if (done < total && !(how & VKR_IO_EAGER)) {
+		if (!s->broken)
+			done += tx_stage(s, &c, total - done);
+		if (done < total)
+			s->nospace = true;
+	}
 	if (queued(&s->tx) && !s->stall_counted && !s->credits) {
 		s->stall_counted = true;
 		vkr_count(&s->stats->stalls, 1);
 	}
-	if (done < total)
-		s->nospace = true;
 	vkr_stream_update(s, 0);
-	return done ? (ssize_t)done : s->tx.cap || s->broken ? -EAGAIN : -ENOMEM;
+	return done ? (ssize_t)done : s->tx.cap || s->broken || how & VKR_IO_EAGER ? -EAGAIN : -ENOMEM;
 }
 
 static VKR_COLD void push_control(struct vkr_stream *s)
@@ -668,7 +694,7 @@ ssize_t vkr_stream_send(struct vkr_stream *s, const struct iovec *iov, int iovcn
 			if (vkr_unlikely(s->tx.control))
 				push_control(s);
 		} else {
-			ret = tx_any(s, iov, iovcnt, total);
+			ret = tx_any(s, iov, iovcnt, total, how);
 		}
 	}
 	pthread_mutex_unlock(&s->p.lock);

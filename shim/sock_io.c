@@ -351,12 +351,22 @@ int vkr_sock_recvmmsg(int fd, struct mmsghdr *v, unsigned n, int flags, struct t
 
 /* ------------------------------------------------------------------ out */
 
+/* So much left is worth waiting a moment for the peer to read; and so much a call may take, as with a kernel's socket:
+ * a program that sends and gets back what did not fit often moves it, and has others to serve. */
+#define EAGER_MIN (64u << 10)
+#define EAGER_MAX (4u << 20)
+
+static inline unsigned eager(size_t total, size_t done)
+{
+	return vkr_unlikely(total - done > EAGER_MIN) && done < EAGER_MAX ? VKR_IO_EAGER : 0;
+}
+
 static inline ssize_t send_some(struct vkr_sock *s, const struct iovec *iov, int cnt, size_t total, unsigned how)
 {
 	ssize_t n = vkr_stream_send(s->stream, iov, cnt, total, how);
 
-	if (vkr_unlikely(n == -EAGAIN) && vkr_engine_poll() > 0)
-		n = vkr_stream_send(s->stream, iov, cnt, total, how);
+	if (vkr_unlikely(n == -EAGAIN) && (vkr_engine_poll() > 0 || how & VKR_IO_EAGER))
+		n = vkr_stream_send(s->stream, iov, cnt, total, how & ~VKR_IO_EAGER);
 	return n;
 }
 
@@ -395,13 +405,14 @@ static VKR_COLD ssize_t send_rest(struct vkr_sock *s, const struct iovec *iov, i
 				return done ? (ssize_t)done : r;
 		}
 		n_rest = iov_rest(iov, cnt, done, rest, &left);
-		n = send_some(s, rest, n_rest, vkr_min(left, total - done), done ? VKR_IO_MORE : 0);
+		n = send_some(s, rest, n_rest, vkr_min(left, total - done),
+			      (done ? VKR_IO_MORE : 0) | eager(total, done));
 	}
 }
 
 static inline ssize_t do_send(struct vkr_sock *s, const struct iovec *iov, int cnt, size_t total, int flags)
 {
-	ssize_t n = vkr_unlikely(flags & MSG_OOB) ? -EOPNOTSUPP : send_some(s, iov, cnt, total, 0);
+	ssize_t n = vkr_unlikely(flags & MSG_OOB) ? -EOPNOTSUPP : send_some(s, iov, cnt, total, eager(total, 0));
 
 	return vkr_likely(n == (ssize_t)total) ? n : send_rest(s, iov, cnt, total, flags, n);
 }

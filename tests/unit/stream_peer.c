@@ -195,11 +195,26 @@ struct vkr_stream *stream_connect(const struct sockaddr_in *to, const struct pee
 	return s;
 }
 
+bool stream_eager;
+
+/* While it is eager nothing but room at the peer, or in our own queue, is waited for. */
+static ssize_t send_now(struct vkr_stream *s, const struct iovec *iov, int n, size_t total)
+{
+	ssize_t ret = -EAGAIN;
+	int i;
+
+	for (i = 0; stream_eager && i < 100000 && ret == -EAGAIN; i++) {
+		ret = vkr_stream_send(s, iov, n, total, VKR_IO_EAGER);
+		vkr_engine_poll();
+	}
+	return ret == -EAGAIN ? vkr_stream_send(s, iov, n, total, 0) : ret;
+}
+
 static ssize_t send_some(struct vkr_stream *s, const struct iovec *iov)
 {
 	ssize_t ret;
 
-	while ((ret = vkr_stream_send(s, iov, 1, iov->iov_len, 0)) == -EAGAIN)
+	while ((ret = send_now(s, iov, 1, iov->iov_len)) == -EAGAIN)
 		stream_wait(s, EPOLLOUT);
 	return ret;
 }
@@ -314,7 +329,7 @@ static ssize_t way_send(struct way *w, struct vkr_stream *s)
 
 	for (i = 0; i < n; i++)
 		w->buf[i] = pattern(w->seed, w->at + i);
-	ret = vkr_stream_send(s, iov, split(w->buf, n, &w->random, iov), n, 0);
+	ret = send_now(s, iov, split(w->buf, n, &w->random, iov), n);
 	if (ret > 0) {
 		CHECK((size_t)ret <= n);
 		w->at += (uint64_t)ret;

@@ -18,8 +18,14 @@ static int64_t now = 1;
 static int cpus, polls;
 static int64_t answer_at; /* the time from which the stream is ready */
 
+static int64_t step; /* what each look at the clock takes */
+static _Atomic uint64_t word;
+
 int64_t vkr_now_ns(void)
 {
+	now += step;
+	if (now >= answer_at)
+		vkr_store(&word, 1);
 	return now;
 }
 
@@ -158,6 +164,45 @@ static void off(void **state)
 		assert_int_equal(wait_for(5 * US, true, -1), 0);
 }
 
+/* A word that changes after ns; returns how long it was looked at. */
+static int64_t watch_for(int64_t ns)
+{
+	int64_t began = now;
+
+	step = US;
+	answer_at = now + ns;
+	vkr_store(&word, 0);
+	assert_true(vkr_spin_word(&word, 0) == (vkr_load(&word) != 0));
+	step = 0;
+	return now - began;
+}
+
+static void a_word_is_watched_as_long_as_it_pays(void **state)
+{
+	int i, vain = 0;
+
+	(void)state;
+	for (i = 0; i < 100; i++)
+		assert_int_equal(watch_for(20 * US), 20 * US);
+	/* Nobody reads: the watching ends at its limit, and soon altogether. */
+	for (i = 0; i < 5000; i++) {
+		int64_t took = watch_for(1000 * US);
+
+		assert_true(took <= 51 * US);
+		vain += took > 0;
+	}
+	assert_in_range(vain, 1, 20);
+	/* It comes back when somebody does. */
+	for (i = 0; i < 2000 && !watch_for(5 * US); i++)
+		;
+	assert_true(i < 2000);
+	for (i = 0; i < 100; i++)
+		watch_for(5 * US);
+	assert_int_equal(watch_for(20 * US), 20 * US);
+	vkr_config.poll_us = 0;
+	assert_int_equal(watch_for(20 * US), 0);
+}
+
 static int inner_looks;
 
 static bool ready_with_another(void *arg)
@@ -191,6 +236,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test_setup(events_of_the_kernel_are_slept_for, setup),
 	    cmocka_unit_test_setup(a_wait_shorter_than_the_limit_sleeps, setup),
 	    cmocka_unit_test_setup(off, setup),
+	    cmocka_unit_test_setup(a_word_is_watched_as_long_as_it_pays, setup),
 	    cmocka_unit_test_setup(not_more_at_once_than_half_the_processors, setup),
 	};
 	int i, looks = 0;

@@ -145,6 +145,11 @@ static bool with_credits(void)
 	return (stream_features() & VKR_FEAT_CREDIT) != 0;
 }
 
+static bool large_inline(void)
+{
+	return !getenv("STREAM_VERBS") && !getenv("STREAM_INLINE");
+}
+
 static void a_reader_that_reads_nothing_for_long(void **state)
 {
 	struct vkr_stream *s = order(PEER_STALL, 3, 600, 2 * RING + 1000);
@@ -239,6 +244,28 @@ static void rings_grow_under_pressure(void **state)
 		assert_true(vkr_load(&st->refreshes_in) < 200);
 		assert_true(vkr_load(&st->refreshes_in) > 10);
 		assert_int_equal(vkr_load(&st->credits_in), 0);
+	}
+	vkr_stream_close(s, 1000);
+	nothing_left();
+}
+
+/* A writer that polls for room need not sleep while the peer reads, and its ring need not grow. */
+static void much_is_sent_without_a_stall(void **state)
+{
+	struct vkr_stream *s = order(PEER_SINK, 6, 8 << 20, 0);
+	struct vkr_conn_stats *st = vkr_stream_stats(s);
+	uint32_t was = vkr_config.poll_us;
+	char c;
+
+	vkr_config.poll_us = 5000000; /* the machine may be busy */
+	stream_eager = true;
+	assert_int_equal(stream_send_pattern(s, 6, 8 << 20, 1 << 20), 0);
+	stream_eager = false;
+	vkr_config.poll_us = was;
+	assert_int_equal(stream_recv_all(s, &c, 1), 1);
+	if (with_credits() && large_inline() && sysconf(_SC_NPROCESSORS_ONLN) > 1) {
+		assert_int_equal(vkr_load(&st->stalls), 0);
+		assert_int_equal(vkr_load(&st->rings_in), 0);
 	}
 	vkr_stream_close(s, 1000);
 	nothing_left();
@@ -766,6 +793,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(refresh_is_early_or_late),
 	    cmocka_unit_test(a_reader_that_reads_nothing_for_long),
 	    cmocka_unit_test(rings_grow_under_pressure),
+	    cmocka_unit_test(much_is_sent_without_a_stall),
 	    cmocka_unit_test(many_small_messages_stay_within_the_bound),
 	    cmocka_unit_test(nobody_waits_at_the_end_of_a_ring),
 	    cmocka_unit_test(every_pair_finds_common_ground),
