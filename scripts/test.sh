@@ -96,9 +96,10 @@ again=()
 runs=0
 # run FOLDER TITLE CTEST-ARGS...
 run() {
-	local folder=$1 title=$2 junit tries=("${again[@]}")
-	# It repeats what differs itself, from the same seed; a second run would have other sequences, and hide it.
-	[ "$title" != diff ] || tries=()
+	local folder=$1 title=$2 junit how=(--output-on-failure "${again[@]}")
+	# It repeats what differs itself, from the same seed; a second run would have other sequences, and hide it. What
+	# did not repeat is no failure, but told.
+	[ "$title" != diff ] || how=(--verbose)
 	shift 2
 	if [ "$(ctest --test-dir "$folder" -N "$@" 2>/dev/null | sed -n 's/^Total Tests: //p')" = 0 ]; then
 		[ ${#only[@]} = 0 ] || note "$title: no such tests in $folder" failed
@@ -107,7 +108,7 @@ run() {
 	say "$title"
 	runs=$((runs + 1))
 	junit=$results/junit-$runs.xml
-	ctest --test-dir "$folder" --output-on-failure "${tries[@]}" --output-junit "$junit" "$@" </dev/null
+	ctest --test-dir "$folder" "${how[@]}" --output-junit "$junit" "$@" </dev/null
 	[ -s "$junit" ] || note "$title: ctest wrote no results" failed
 }
 
