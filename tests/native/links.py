@@ -25,12 +25,19 @@ def run(*argv, timeout=60):
 class Link:
     def __init__(self, case):
         self.broken, self.renewed, self.removal = False, False, None
+        self.release = lambda: None  # ends what would hold a device for ever: native programs
         self.script = os.path.join(case.dir, 'link')
         self.env = {}
         if peers.SOFT:
             self._tell('')
             self.env = {'VKRDMA_SOFT_FAULT': f'script={self.script}'}
-        case.addCleanup(self.mend)
+        case.addCleanup(self._end, case)
+
+    def _end(self, case):
+        """A test that failed in the midst of it: nobody may hold the device."""
+        for p in case.procs if self.broken else []:
+            p.kill()
+        self.mend()
 
     def _tell(self, text):
         with open(self.script, 'a', encoding='ascii') as f:
@@ -59,14 +66,7 @@ class Link:
         return not self.removal or self.removal.poll() is not None
 
     def up(self):
-        """The link is up. Where a connection was open as it went down, soft-RoCE of Linux 6.1 makes no new ones (docs/testbed.md):
-        the device is then made anew, and what a program of no shim holds of the old one is worthless."""
         self.mend('join')
-        if not peers.SOFT and subprocess.run([os.path.join(BED, 'rping.sh')], stdin=subprocess.DEVNULL, capture_output=True,
-                                             timeout=60, check=False).returncode:
-            run('rdma', 'link', 'delete', RDMADEV)
-            run(os.path.join(BED, 'device.sh'), 'up')
-            self.renewed = True
 
     def back(self):
         """There is a device again."""
@@ -74,14 +74,25 @@ class Link:
         self.renewed = True
 
     def mend(self, word='join'):
+        """
+        Where a connection was open as the link went down, soft-RoCE of Linux 6.1 makes no new ones (docs/testbed.md): the
+        device is then made anew, and what a program without the library holds of the old one is worthless.
+        """
         if not self.broken:
             return
         self.broken = False
-        if self.removal:
-            self.removal.wait(60)
         if peers.SOFT:
             self._tell(word + '\n')
-        else:
+            return
+        if self.removal:
+            self.removal.wait(60)
+        run(os.path.join(BED, 'device.sh'), 'up')
+        if not self.removal and subprocess.run([os.path.join(BED, 'rping.sh')], stdin=subprocess.DEVNULL, capture_output=True,
+                                               timeout=60, check=False).returncode:
+            self.renewed = True
+            removal = subprocess.Popen(['rdma', 'link', 'delete', RDMADEV], stdin=subprocess.DEVNULL)
+            self.release()
+            removal.wait(60)
             run(os.path.join(BED, 'device.sh'), 'up')
 
 

@@ -172,6 +172,7 @@ class Cell(peers.Case):
         link = links.Link(self)
         s = self.serve(self.server_kind, bind=[harness.HOST] + [peers.LOCAL] * (not peers.SOFT), env=link.env)
         s.host = peers.LOCAL
+        link.release = lambda: self.server_kind == 'native' and s.alive() and s.kill()
         self.small(s)
         self.dropped(s, 'the first client')
         proc = self.waiting(s, link.env)
