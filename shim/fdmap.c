@@ -485,6 +485,11 @@ void vkr_socket_fork_child(void)
 	bool ran = vkr_engine_running();
 
 	vkr_limits_fork_child();
+	if (prepared) { /* they are this thread's */
+		pthread_mutex_unlock(&pool_lock);
+		pthread_mutex_unlock(&vkr_ctl_lock);
+		vkr_pump_fork_parent();
+	}
 	pthread_mutex_init(&vkr_ctl_lock, NULL);
 	pthread_mutex_init(&pool_lock, NULL);
 	vkr_store(&owner_pid, getpid());

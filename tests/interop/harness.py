@@ -140,7 +140,7 @@ def preload_env(listen=None, connect=None, extra=None):
         if name.startswith('VKRDMA_') and name != 'VKRDMA_NODE_CACHE' or name == 'LD_PRELOAD':
             del env[name]
     if CARRIED:
-        env['LD_PRELOAD'] = f'{ASAN}:{SHIM}' if ASAN else SHIM
+        env['LD_PRELOAD'] = ':'.join(filter(None, (ASAN, SHIM, os.environ.get('VKR_BEHIND'))))  # tests/trouble
         if ASAN:
             env.setdefault('ASAN_OPTIONS', 'detect_leaks=0:handle_segv=0:abort_on_error=1')
         env['VKRDMA_PROVIDER'] = PROVIDER
