@@ -50,6 +50,7 @@ static VKR_TLS bool is_progress;
 /* Held by whoever does the progress thread's work; the outermost lock, and only ever tried by others. */
 static pthread_mutex_t turn_lock = PTHREAD_MUTEX_INITIALIZER;
 static int64_t asleep_until; /* turn lock */
+static bool at_work;         /* turn lock: the thread has begun, softverbs' own has ended */
 
 static struct {
 	bool guard;
@@ -323,10 +324,11 @@ static void *progress_main(void *arg)
 	(void)arg;
 	is_progress = true;
 	vkr_depth = 1;
+	pthread_mutex_lock(&turn_lock);
 	if (vkr_verbs.soft)
 		vkr_verbs.soft->loop_own();
+	at_work = true;
 	mode.next_tick = vkr_now_ns() + TICK_NS;
-	pthread_mutex_lock(&turn_lock);
 	for (;;) {
 		tasks_run();
 		now = vkr_now_ns();
@@ -353,6 +355,10 @@ bool vkr_progress_enter(struct vkr_turn *turn)
 
 	if (is_progress || !vkr_engine_running() || pthread_mutex_trylock(&turn_lock))
 		return false;
+	if (!at_work) {
+		pthread_mutex_unlock(&turn_lock);
+		return false;
+	}
 	turn->err = errno;
 	/* A handler could leave by longjmp(), or call us. */
 	sigfillset(&all);
@@ -450,6 +456,7 @@ void vkr_progress_forked(void)
 {
 	pthread_mutex_init(&work_lock, NULL);
 	pthread_mutex_init(&turn_lock, NULL);
+	at_work = false;
 	work = NULL;
 	timers = NULL;
 	kicked = false;
