@@ -17,6 +17,7 @@ LIBS = ('libvkrdma.so', 'libvkrdma-soft.so', 'libc.so', 'the program')
 
 
 OTHER_PORT = 1  # of a rule that flags nothing here
+NOTHING = 'nothing flagged'
 NAMED = re.compile(r'(c?(?:ob|fn))=\((\d+)\)\s*(.*)')
 
 
@@ -109,14 +110,12 @@ class Counter:
         self.b.stop(server)
         return self.read(path, 'pingpong'), imm
 
-    def server(self, kind, c, pipeline, n, way='serve'):
-        """valkey-server under callgrind, driven by its own benchmark. way: serve (flagged), other (its rule is for another
-        port), plain (no preload)."""
+    def server(self, kind, c, pipeline, n, flagged=True):
+        """valkey-server under callgrind, driven by its own benchmark. Not flagged: its rule is for another port."""
         port = free_port()
         path, argv = self.valgrind([f'{kind}-server', '--port', port, '--bind', self.b.host, '--save', '', '--dir', self.b.dir])
-        flagged = way == 'serve'
-        server = self.b.spawn(argv, 'plain' if way == 'plain' else 'serve', port if flagged else OTHER_PORT, self.shim,
-                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        server = self.b.spawn(argv, 'serve', port if flagged else OTHER_PORT, self.shim, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL)
         wait_port(self.b.host, port, server, 60)
         self.b.finish(self.b.spawn([f'{kind}-benchmark', '-h', self.b.host, '-p', port, '-t', 'get', '-c', c, '-P', pipeline,
                                     '-n', n, '--csv'], 'shim' if flagged else 'plain', port, self.shim), 300)
@@ -126,13 +125,13 @@ class Counter:
 
 
 def slope(once, low, high):
-    """Per request: by library, and the dearest functions of ours."""
+    """Per request: by library, the dearest functions of ours, the proof, and all user-space instructions."""
     a, _ = once(low)
     b, imm = once(high)
     each = {k: (n - a[k]) / (high - low) for k, n in b.items() if n != a[k]}
     libs = {lib: round(sum(n for (where, _), n in each.items() if where == lib), 1) for lib in LIBS}
     ours = sorted(((n, f'{fn} [{lib}]') for (lib, fn), n in each.items() if lib in LIBS[:2]), reverse=True)
-    return libs, {name: round(n, 1) for n, name in ours[:25]}, imm
+    return libs, {name: round(n, 1) for n, name in ours[:25]}, imm, round(sum(each.values()), 1)
 
 
 def run(bench):
@@ -144,15 +143,18 @@ def run(bench):
     todo = [(f'client, {mode}: write + {"epoll_wait + " if mode == "epoll" else ""}read, {size} B each way',
              lambda n, mode=mode, size=size: c.pingpong(mode, size, n), low, high)
             for mode in ('block', 'epoll') for size in (64, 4096)]
-    kind = next((k for k in ('valkey', 'redis') if shutil.which(f'{k}-server')), None)
-    if kind:
-        todo += [(f'{kind}-server, GET, -c {cl} -P {p}', lambda n, cl=cl, p=p: c.server(kind, cl, p, n), low, high)
-                 for cl, p in ((1, 1), (50, 1), (50, 16))]
+    kinds = [k for k in ('valkey', 'redis') if shutil.which(f'{k}-server')]
+    todo += [(f'{k}-server, GET, -c {cl} -P {p}', lambda n, k=k, cl=cl, p=p: c.server(k, cl, p, n), low, high)
+             for k in kinds[:1] for cl, p in ((1, 1), (50, 1), (50, 16))]
+    todo += [(f'client, {mode}, {NOTHING}: write + {"epoll_wait + " if mode == "epoll" else ""}read, 64 B each way',
+              lambda n, mode=mode: c.pingpong(mode, 64, n, flagged=False), low, high) for mode in ('block', 'epoll')]
+    todo += [(f'{k}-server, GET, -c {cl} -P 1, {NOTHING}', lambda n, k=k, cl=cl: c.server(k, cl, 1, n, flagged=False), low, high)
+             for k in kinds[-1:] for cl in (1, 50)]
     for name, once, lo, hi in todo:
         progress(f'instructions: {name}')
         try:
-            per, dearest, imm = slope(once, lo, hi)
-            rows.append({'what': name, 'per_request': per, 'dearest': dearest, 'immediates': imm})
+            per, dearest, imm, total = slope(once, lo, hi)
+            rows.append({'what': name, 'per_request': per, 'dearest': dearest, 'immediates': imm, 'total': total})
         except (Failed, subprocess.TimeoutExpired) as e:
             failures.append(f'{name}: {e}')
             progress(f'  FAILED: {e}')
@@ -173,5 +175,8 @@ def markdown(r, _reps):
     out += ['', 'The dearest functions of the two libraries, instructions a request:', '']
     out += [f'- {x["what"]}: ' + ', '.join(f'`{bare(name)}` {n:.0f}' for name, n in list(x['dearest'].items())[:8])
             for x in r['rows']]
+    out += [f'- {x["what"]}: the library adds {x["per_request"]["libvkrdma.so"]:.0f} to {x["total"] - x["per_request"]["libvkrdma.so"]:.0f}'
+            f' instructions, {100 * x["per_request"]["libvkrdma.so"] / (x["total"] - x["per_request"]["libvkrdma.so"]):.1f} %'
+            for x in r['rows'] if NOTHING in x['what']]
     out += [f'\nFailed: {f}' for f in r['failures']]
     return '\n'.join(out)

@@ -209,6 +209,15 @@ static int rx_pieces(const struct vkr_stream *s, struct iovec iov[RX_PIECES])
 	}
 }
 
+/* Taking bytes out calls the provider only when there is more to do than that. */
+static VKR_COLD void with_provider(struct vkr_stream *s, void (*fn)(struct vkr_stream *s))
+{
+	int cancel = vkr_verbs_enter_post();
+
+	fn(s);
+	vkr_verbs_leave_post(cancel);
+}
+
 /* iov NULL: they have been copied already. */
 static VKR_INLINE size_t rx_take(struct vkr_stream *s, const struct iovec *iov, size_t want)
 {
@@ -233,14 +242,14 @@ static VKR_INLINE size_t rx_take(struct vkr_stream *s, const struct iovec *iov, 
 		s->inq -= n;
 		if (!s->credits) {
 			if (ring->consumed == ring->len)
-				ring_emptied(s);
+				with_provider(s, ring_emptied);
 			continue;
 		}
 		if (vkr_unlikely(s->rd != s->wr) && ring->consumed == ring->received)
-			ring_left(s);
+			with_provider(s, ring_left);
 		s->rxc.now.bytes += n;
 		if (vkr_credit_due(s))
-			vkr_tx_push(s);
+			with_provider(s, vkr_tx_push);
 	}
 	return done;
 }
@@ -305,7 +314,6 @@ static __attribute__((noinline)) ssize_t recv_any(struct vkr_stream *s, const st
 
 ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, size_t want, unsigned how)
 {
-	int cancel = vkr_verbs_enter_post();
 	ssize_t ret;
 
 	pthread_mutex_lock(&s->p.lock);
@@ -316,7 +324,6 @@ ssize_t vkr_stream_recv(struct vkr_stream *s, const struct iovec *iov, size_t wa
 		ret = recv_any(s, iov, want, how);
 	}
 	pthread_mutex_unlock(&s->p.lock);
-	vkr_verbs_leave_post(cancel);
 	return ret;
 }
 

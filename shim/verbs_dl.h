@@ -67,7 +67,7 @@ struct vkr_verbs {
 	_Atomic bool cancels; /* a post may be a cancellation point: soft-RoCE's rings its doorbell by write() */
 };
 
-extern struct vkr_verbs vkr_verbs;
+extern VKR_LOCAL struct vkr_verbs vkr_verbs;
 
 extern VKR_TLS int vkr_depth; /* socket.h */
 
