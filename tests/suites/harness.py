@@ -130,16 +130,22 @@ class Mode:
             time.sleep(0.05)
         raise Skip(f'the server did not come up on port {port}')
 
-    @staticmethod
-    def listening(port, limit=20):
-        """Waits until somebody listens, without connecting."""
-        wanted, deadline = f':{port:04X}', time.monotonic() + limit
-        while time.monotonic() < deadline:
-            for path in ('/proc/net/tcp', '/proc/net/tcp6'):
-                with open(path) as f:
-                    if any(line.split()[1].endswith(wanted) and line.split()[3] == '0A' for line in f):
-                        return
+    def listening(self, port, limit=20):
+        """Waits until somebody listens, without connecting; carried, until the library has said how."""
+        deadline = time.monotonic() + limit
+        while time.monotonic() < deadline and not self._listens(port):
             time.sleep(0.05)
+
+    def _listens(self, port):
+        if self.carried:
+            with contextlib.suppress(OSError), open(self.log, errors='replace') as f:
+                return any(re.search(rf'listening on \S+:{port} by ', line) for line in f)
+            return False
+        for path in ('/proc/net/tcp', '/proc/net/tcp6'):
+            with contextlib.suppress(OSError), open(path) as f:
+                if any(line.split()[1].endswith(f':{port:04X}') and line.split()[3] == '0A' for line in f):
+                    return True
+        return False
 
     def evidence(self):
         """Connections by transport, why those by TCP were, and the immediates of programs that ended."""
