@@ -70,6 +70,8 @@ static struct waiter *waiter_get(void)
 	w->efd = vkr_guard_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	if (w->efd >= 0)
 		vkr_guard_slot(w->efd, &w->efd);
+	/* A wake-up that it had without one was never read. */
+	vkr_store(&w->signaled, false);
 	return w;
 }
 
