@@ -16,7 +16,7 @@ sys.path.insert(0, os.path.join(ROOT, 'tests', 'interop'))
 
 import harness  # noqa: E402
 
-LOCAL = '127.0.0.1'  # no device stands behind it
+LOCAL = '127.0.0.1'  # no device stands behind it, but softverbs does
 HOST6 = os.environ.get('VKR_HOST6', '::1')  # '' where there is no IPv6
 SOFT = harness.PROVIDER == 'soft'
 
@@ -54,7 +54,7 @@ class NativeServer(harness.Server):
         self.kind = 'native'
         self.rdma = harness.free_port()
         self.argv[0] = program('valkey-server')
-        rdma_bind = [b for b in bind if b != LOCAL] or bind
+        rdma_bind = bind if SOFT else [b for b in bind if b != LOCAL]
         self.argv += ['--bind', *bind, '--rdma-bind', *rdma_bind, '--rdma-port', str(self.rdma)]
         self.env = native_env(env)
 
