@@ -212,6 +212,10 @@ int vkr_pair_adopt(int fd, struct vkr_sock *listener)
 	if (!s)
 		return -ENOMEM;
 	vkr_store(&s->told, true);
+	if (listener && vkr_options_room(s, listener)) {
+		vkr_sock_put(s);
+		return -ENOMEM;
+	}
 	if (listener)
 		vkr_options_inherit(s, listener,
 				    listener->kernel_fd >= 0 ? listener->kernel_fd : vkr_load(&listener->file.number));

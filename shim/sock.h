@@ -96,7 +96,8 @@ static inline bool vkr_is_connected(enum vkr_sock_state state)
 struct vkr_pollable *vkr_file_pollable(struct vkr_file *f);
 
 /* sock_opts.c */
-void vkr_options_seed(struct vkr_sock *s, int tcp_fd); /* from a kernel TCP socket */
+void vkr_options_seed(struct vkr_sock *s, int tcp_fd);                         /* from a kernel TCP socket */
+int vkr_options_room(struct vkr_sock *child, const struct vkr_sock *listener); /* 0 or -ENOMEM: for what it inherits */
 void vkr_options_inherit(struct vkr_sock *child, struct vkr_sock *listener, int listener_fd);
 /* To a kernel TCP socket again. */
 void vkr_options_return(struct vkr_sock *s, int tcp_fd);

@@ -24,7 +24,9 @@ void *vkr_sock_admit(void *listener)
 	int r = -ENOMEM;
 
 	if (s) {
-		r = vkr_pair_make(s);
+		r = vkr_options_room(s, l);
+		if (!r)
+			r = vkr_pair_make(s);
 		if (!r)
 			return s;
 		vkr_sock_put(s);

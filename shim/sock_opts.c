@@ -111,6 +111,11 @@ static struct vkr_options *table_of(struct vkr_sock *s)
 	return s->options;
 }
 
+int vkr_options_room(struct vkr_sock *s, const struct vkr_sock *listener)
+{
+	return (!listener->options && !vkr_load(&listener->touched)) || table_of(s) ? 0 : -ENOMEM;
+}
+
 /* What the library itself acts on. */
 static void note(struct vkr_sock *s, int level, int name, const void *val)
 {
@@ -189,6 +194,18 @@ static void touch(struct vkr_sock *s, int level, int name)
 			atomic_fetch_or(&s->touched, UINT64_C(1) << i);
 	if (level == IPPROTO_IP && name == IP_TOS)
 		touch(s, SOL_SOCKET, SO_PRIORITY);
+}
+
+/* Before the kernel has the value, so that there is a place for it if the socket is carried. */
+static int touch_with_room(struct vkr_sock *s, int level, int name)
+{
+	int r;
+
+	touch(s, level, name);
+	pthread_mutex_lock(&scratch_lock);
+	r = vkr_options_room(s, s);
+	pthread_mutex_unlock(&scratch_lock);
+	return r;
 }
 
 /* The kernel gives a socket the priority of its new type of service; the scratch socket has it now. scratch_lock held.
@@ -410,6 +427,10 @@ static int options_set(struct vkr_sock *s, int level, int name, const void *val,
 	unsigned slot = judged_slot(&key);
 
 	pthread_mutex_lock(&scratch_lock);
+	if (!table_of(s)) {
+		pthread_mutex_unlock(&scratch_lock);
+		return -ENOMEM;
+	}
 	if (plain && !memcmp(&judged[slot].in, &key, sizeof(key))) {
 		put(s, level, name, judged[slot].out.value, judged[slot].out.len);
 		if (is_streams(level, name))
@@ -502,7 +523,8 @@ int vkr_sock_setsockopt(int fd, int level, int name, const void *val, socklen_t 
 		    (vkr_load(&s->state) == VKR_SOCK_PAIRED || vkr_file_inherited(&s->file)))
 			r = VKR_PASS; /* the pair's too */
 	} else {
-		touch(s, level, name);
+		if (touch_with_room(s, level, name))
+			r = -ENOMEM;
 		options_changed(s);
 	}
 	vkr_sock_put(s);
