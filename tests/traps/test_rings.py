@@ -21,12 +21,14 @@ def checksum(data, times):
 
 
 def mapping(pid, size):
-    """The process has a piece of memory of its own of that size, or of a little more: the kernel joins neighbours."""
+    """The process has a piece of memory of its own of that size, or of a little more: the kernel joins neighbours.
+    softverbs puts a file of its own there once it is registered."""
     with open(f'/proc/{pid}/maps', encoding='ascii', errors='replace') as f:
         for line in f:
             fields = line.split()
             low, high = (int(x, 16) for x in fields[0].split('-'))
-            if fields[1] == 'rw-p' and fields[4] == '0' and -8192 <= high - low - size < size // 8:
+            more = high - low - size
+            if fields[1] == 'rw-p' and fields[4] == '0' and -8192 <= more < size // 8 or SOFT and abs(more) <= 8192:
                 return True
     return False
 
