@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * A well-behaved client on plain sockets, run under the shim: steady HOST PORT. It sends PING and waits for PONG, again
- * and again, and prints every 200 ms "window COUNT P50 P99 MAX" (microseconds). Commands on standard input:
+ * and again, and prints every 100 ms "window COUNT P50 P99 MAX" (microseconds). Commands on standard input:
  *
  *   beside PORT   opens one more connection, sends PING there and reads whatever comes, beside the steady one; prints
  *                 "beside connected", "beside ended ERRNO BYTES" (0: end of file) or "beside failed ERRNO"
@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WINDOW_NS  200000000ll
+#define WINDOW_NS  100000000ll
 #define MAX_SAMPLE 200000
 
 static const char *host;

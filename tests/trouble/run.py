@@ -43,9 +43,9 @@ LEFT_OUT = {
     'po_args': True, 'po_efault': True,                # bad pointers: the preload would fault
 }
 # Connections of every sort, shared ones, sleepers, bulk: what touches most of what can fail.
-FEW = ('trouble_churn', 'ep_level', 'ep_nested', 'ep_two_sets', 'fk_child_bulk', 'fk_child_closes', 'fk_child_shares', 'fk_exec_inherit', 'fk_passing',
+FEW = ('trouble_churn', 'ep_level', 'ep_nested_edge', 'ep_two_sets', 'fk_child_bulk', 'fk_child_closes', 'fk_child_shares', 'fk_exec_inherit', 'fk_passing',
        'fk_prefork', 'fk_spawn', 'io_random_threads', 'io_sizes', 'io_splice', 'io_stdio', 'po_several', 'po_wake', 'sk_accept_flags',
-       'sk_churn', 'sk_close_unread', 'sk_connect_nonblock', 'sk_linger', 'sk_options', 'st_wakeup', 'th_readers')
+       'sk_churn', 'sk_close_unread', 'sk_connect_nonblock', 'sk_linger', 'sk_options', 'th_readers')
 # What a program may be told when memory, descriptors or a connection are gone.
 LACK = r'\b(ENOMEM|ENOBUFS|EMFILE|ENFILE|ENOSPC)\b'
 
