@@ -18,7 +18,7 @@
 #define SHRINK_AFTER_NS (10000 * VKR_MS)
 #define TRIM_NS         (1000 * VKR_MS)
 /* Each change takes a message there and back, and costs a native client a new send buffer. */
-#define GROW_FACTOR 4
+#define GROW_FACTOR 8
 #define RX_PIECES   4
 
 /* ------------------------------------------------------------------ rings of the native wire */
