@@ -196,6 +196,7 @@ struct vkr_stream *stream_connect(const struct sockaddr_in *to, const struct pee
 }
 
 bool stream_eager;
+uint32_t stream_refused;
 
 /* While it is eager nothing but room at the peer, or in our own queue, is waited for. */
 static ssize_t send_now(struct vkr_stream *s, const struct iovec *iov, int n, size_t total)
@@ -205,7 +206,8 @@ static ssize_t send_now(struct vkr_stream *s, const struct iovec *iov, int n, si
 
 	for (i = 0; stream_eager && i < 100000 && ret == -EAGAIN; i++) {
 		ret = vkr_stream_send(s, iov, n, total, VKR_IO_EAGER);
-		vkr_engine_poll();
+		/* Where our own queue was full a completion makes room. */
+		stream_refused += vkr_engine_poll() <= 0 && ret == -EAGAIN;
 	}
 	return ret == -EAGAIN ? vkr_stream_send(s, iov, n, total, 0) : ret;
 }

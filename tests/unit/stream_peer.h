@@ -60,7 +60,8 @@ void stream_wait(struct vkr_stream *s, uint32_t mask);
 /* false: time is up */
 bool pollable_wait(struct vkr_pollable *p, uint32_t mask, int ms);
 /* As blocking send and recv: everything or an error. recv: bytes until n or EOF, or -errno. */
-extern bool stream_eager; /* with VKR_IO_EAGER */
+extern uint32_t stream_refused; /* eager sends that found no room, though nothing had completed */
+extern bool stream_eager;       /* with VKR_IO_EAGER */
 ssize_t stream_send_all(struct vkr_stream *s, const void *buf, size_t n);
 ssize_t stream_recv_all(struct vkr_stream *s, void *buf, size_t n);
 /* total bytes of pattern(seed), in pieces of 1..limit bytes and 1..4 iovecs; 0 or -errno */

@@ -266,6 +266,8 @@ static void much_is_sent_without_a_stall(void **state)
 	if (with_credits() && large_inline() && sysconf(_SC_NPROCESSORS_ONLN) > 1) {
 		assert_int_equal(vkr_load(&st->stalls), 0);
 		assert_int_equal(vkr_load(&st->rings_in), 0);
+		/* Without the polling hundreds find the ring full; the machine may be busy. */
+		assert_true(stream_refused < 20);
 	}
 	vkr_stream_close(s, 1000);
 	nothing_left();
