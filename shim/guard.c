@@ -184,14 +184,15 @@ void vkr_guard_slot(int fd, int *slot)
 
 /*
  * The old number stays open on the same file until the application's dup2 replaces it, so that nobody else is given it
- * meanwhile. An owner may close in the middle: who clears the bit of the old number decides.
+ * meanwhile. An owner may close in the middle: who clears the bit of the old number decides. It may also have put
+ * something else into its slot, whose memory is a slot's for ever (guard.h): only the old number is replaced.
  */
 int vkr_guard_evict(int fd)
 {
 	struct leaf *leaf = leaf_find(fd);
 	int saved = errno;
 	int *slot;
-	int n;
+	int n, was = fd;
 
 	if (!leaf || !vkr_guard_has(fd))
 		return 0;
@@ -207,7 +208,7 @@ int vkr_guard_evict(int fd)
 	vkr_guard_mark(n);
 	vkr_guard_slot(n, slot);
 	atomic_store(&leaf->forward[bit_index(fd)], n + 1);
-	__atomic_store_n(slot, n, __ATOMIC_RELEASE);
+	__atomic_compare_exchange_n(slot, &was, n, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
 	if (!bit_clear(leaf, fd))
 		vkr_guard_close(n);
 	errno = saved;

@@ -29,7 +29,8 @@ void vkr_guard_close(int fd);
 bool vkr_guard_has(int fd);
 
 /* A dup2 of the application's is about to take this number: moves ours aside. The owner learns the new number through
- * the slot it registered; fds registered without a slot cannot move and -EBUSY is returned. */
+ * the slot it registered, which lies in memory that is never freed, or used for anything but slots: the owner may
+ * release it while it is being moved. fds registered without a slot cannot move and -EBUSY is returned. */
 void vkr_guard_slot(int fd, int *slot);
 int vkr_guard_evict(int fd);
 

@@ -3,6 +3,7 @@
 #include "unit.h"
 
 #include "guard.h"
+#include "libc_real.h"
 #include "nofile.h"
 #include "stats.h"
 
@@ -142,6 +143,58 @@ static void test_close_of_a_moved_number(void **state)
 	assert_true(is_open(old));
 	close(old);
 	close(app);
+}
+
+/* The owner lets go of its slot, and uses it for another descriptor, while the number is being moved. */
+static struct {
+	int slot, old, next;
+	bool closes;
+} owner;
+
+static int fcntl_meanwhile(int fd, int cmd, ...)
+{
+	va_list ap;
+	int arg, n;
+
+	va_start(ap, cmd);
+	arg = va_arg(ap, int);
+	va_end(ap);
+	n = fcntl(fd, cmd, arg);
+	if (cmd == F_DUPFD_CLOEXEC && fd == owner.old) {
+		owner.slot = owner.next;
+		if (owner.closes)
+			vkr_guard_close(owner.old);
+	}
+	return n;
+}
+
+static void test_slot_released_meanwhile(void **state)
+{
+	__typeof__(vkr_real.fcntl) saved = vkr_real.fcntl;
+	uint64_t before = gauge();
+
+	for (int closes = 0; closes < 2; closes++) {
+		int moved;
+
+		owner.old = owner.slot = vkr_guard_fd(fresh());
+		owner.next = vkr_guard_fd(fresh());
+		owner.closes = closes;
+		vkr_guard_slot(owner.old, &owner.slot);
+		vkr_real.fcntl = fcntl_meanwhile;
+		assert_int_equal(vkr_guard_evict(owner.old), 0);
+		vkr_real.fcntl = saved;
+		assert_int_equal(owner.slot, owner.next);
+		assert_false(vkr_guard_has(owner.old));
+		moved = vkr_guard_next(owner.next + 1);
+		assert_int_equal(moved >= 0, !closes);
+		if (!closes) {
+			vkr_guard_close(owner.old); /* what it read before */
+			assert_false(is_open(moved));
+			close(owner.old);
+		}
+		vkr_guard_close(owner.next);
+		assert_int_equal(gauge(), before);
+	}
 }
 
 struct seen {
@@ -356,6 +409,7 @@ int main(void)
 	    cmocka_unit_test(test_mark_and_unmark),
 	    cmocka_unit_test(test_evict),
 	    cmocka_unit_test(test_close_of_a_moved_number),
+	    cmocka_unit_test(test_slot_released_meanwhile),
 	    cmocka_unit_test(test_next_and_each),
 	    cmocka_unit_test(test_each_may_close),
 	    cmocka_unit_test(test_soft_limit_below_the_high_numbers),
