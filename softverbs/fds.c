@@ -43,11 +43,16 @@ static struct known *known_at(int fd)
 	return known_get(fd);
 }
 
-static void known_add(int fd)
+int sv_fd_new(int fd)
 {
+	int saved = errno;
 	struct known *k;
 
+	if (fd < 0)
+		return fd;
 	pthread_mutex_lock(&lock);
+	if (fd_move)
+		fd = fd_move(fd);
 	k = known_at(fd);
 	if (k) {
 		memset(k, 0, sizeof(*k));
@@ -55,17 +60,6 @@ static void known_add(int fd)
 		k->moved = fd_move != NULL;
 	}
 	pthread_mutex_unlock(&lock);
-}
-
-int sv_fd_new(int fd)
-{
-	int saved = errno;
-
-	if (fd < 0)
-		return fd;
-	if (fd_move)
-		fd = fd_move(fd);
-	known_add(fd);
 	errno = saved;
 	return fd;
 }
@@ -100,15 +94,20 @@ void sv_fd_source(int fd, struct sv_source *src)
 void sv_fd_close(int fd)
 {
 	int saved = errno;
+	void (*closefn)(int fd);
+	struct known *k;
 
 	if (fd < 0)
 		return;
 	pthread_mutex_lock(&lock);
-	if (known_get(fd))
-		known_get(fd)->used = false;
+	k = known_get(fd);
+	/* What the hook has not moved it does not know. */
+	closefn = !k || k->moved ? fd_close : NULL;
+	if (k)
+		k->used = false;
 	pthread_mutex_unlock(&lock);
-	if (fd_close)
-		fd_close(fd);
+	if (closefn)
+		closefn(fd);
 	else
 		close(fd);
 	errno = saved;
