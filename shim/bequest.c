@@ -82,7 +82,6 @@ void vkr_bequest_drop(struct vkr_sock *l)
 		close_one(&b->heirs[--b->n_heirs]);
 	close_one(&b->owner);
 	close_one(&b->heir);
-	close_one(&b->both);
 	vkr_pump_leave(cancel);
 }
 
@@ -209,7 +208,7 @@ static void forked(int fd, struct vkr_file *f, void *arg)
 		vkr_guard_mark(l->bequest.heir);
 		vkr_guard_slot(l->bequest.heir, &l->bequest.heir);
 	}
-	l->bequest = (struct vkr_bequest){.owner = -1, .heir = l->bequest.heir, .both = -1};
+	l->bequest = (struct vkr_bequest){.owner = -1, .heir = l->bequest.heir};
 	l->listener = NULL; /* the parent's */
 	l->listener_stats = NULL;
 	l->kernel_fd = -1;
@@ -232,30 +231,11 @@ static void announce(struct vkr_sock *l)
 }
 
 /* Of the owner too, once it has handed out connections: one may be left when the heirs have ended. */
-int vkr_heir_poll_fd(struct vkr_sock *l, int fd)
+int vkr_heir_wait_fd(struct vkr_sock *l)
 {
-	struct epoll_event ev = {.events = EPOLLIN};
-	struct vkr_bequest *b = &l->bequest;
-	int both;
-
 	if (vkr_is_heir(&l->file))
 		announce(l);
-	if (b->heir < 0)
-		return -1;
-	pthread_mutex_lock(&vkr_ctl_lock);
-	if (b->both < 0) {
-		both = vkr_guard_spare(vkr_real.epoll_create1(EPOLL_CLOEXEC));
-		if (both >= 0 && vkr_real.epoll_ctl(both, EPOLL_CTL_ADD, fd, &ev) == 0 &&
-		    vkr_real.epoll_ctl(both, EPOLL_CTL_ADD, b->heir, &ev) == 0) {
-			b->both = both;
-			vkr_guard_slot(both, &b->both);
-		} else if (both >= 0) {
-			vkr_guard_close(both);
-		}
-	}
-	both = b->both;
-	pthread_mutex_unlock(&vkr_ctl_lock);
-	return both;
+	return l->bequest.heir;
 }
 
 void vkr_heir_epoll(struct vkr_sock *l, int epfd, int op, struct epoll_event *ev)

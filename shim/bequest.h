@@ -49,9 +49,9 @@ static inline bool vkr_is_shared(const struct vkr_file *f)
 
 	return f->kind == VKR_KIND_SOCK && (vkr_load(&s->bequest.wanted) || vkr_is_heir(f));
 }
-/* A descriptor that is readable when either queue is, for as long as the number stays inherited; -1: only the kernel's.
+/* The descriptor that is readable when the owner has handed out a connection, or is gone; -1: it never will be.
  * Announces. */
-int vkr_heir_poll_fd(struct vkr_sock *l, int fd);
+int vkr_heir_wait_fd(struct vkr_sock *l);
 /* The number in an epoll set of this process: the owner's half follows what the kernel has just done with the
  * listener. Announces. vkr_ctl_lock held. */
 void vkr_heir_epoll(struct vkr_sock *l, int epfd, int op, struct epoll_event *ev);

@@ -145,9 +145,9 @@ void vkr_epsets_forked(bool whole);
 void vkr_file_disinherit(struct vkr_file *f);
 
 /* poll_wait.c: waits until (ready & want) or the deadline (ns, 0 none). 0, -EAGAIN at the deadline, -EINTR. p may be
- * NULL. kernel_fd >= 0 is also waited for, for kernel_events. A wait without a deadline goes on after handlers with
- * SA_RESTART. */
-int vkr_wait(struct vkr_pollable *p, uint32_t want, int64_t deadline, int kernel_fd, short kernel_events);
+ * NULL. Input of fd and of other, the kernel's, is also waited for, -1: none. A wait without a deadline goes on after
+ * handlers with SA_RESTART. */
+int vkr_wait(struct vkr_pollable *p, uint32_t want, int64_t deadline, int fd, int other);
 /* The same for more bytes than n, the end, or an error. */
 int vkr_wait_more(struct vkr_stream *s, size_t n, int64_t deadline);
 /* The same for the end of a connect attempt, whichever way it goes. */

@@ -159,7 +159,7 @@ struct vkr_sock *vkr_sock_new(int domain, int type, int protocol)
 	s->protocol = protocol ? protocol : IPPROTO_TCP;
 	vkr_store(&s->nonblock, type & SOCK_NONBLOCK);
 	s->pair_lib = s->pair_app = s->kernel_fd = -1;
-	s->bequest.owner = s->bequest.heir = s->bequest.both = -1;
+	s->bequest.owner = s->bequest.heir = -1;
 	file_init(f, VKR_KIND_SOCK);
 	return s;
 }

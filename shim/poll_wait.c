@@ -251,9 +251,9 @@ static void one_done(struct one_watch *ow)
 		waiter_put(ow->w);
 }
 
-static int wait_one(struct one *o, int64_t deadline, int kernel_fd, short kernel_events)
+static int wait_one(struct one *o, int64_t deadline, int fd, int other)
 {
-	struct pollfd fds[VKR_MAX_DEVICES + 2];
+	struct pollfd fds[VKR_MAX_DEVICES + 3];
 	VKR_CLEANUP(one_done) struct one_watch ow = {.p = NULL};
 	struct vkr_spin spin = {0};
 	int64_t left = deadline ? left_until(deadline) : -1;
@@ -281,8 +281,9 @@ static int wait_one(struct one *o, int64_t deadline, int kernel_fd, short kernel
 		left = deadline ? left_until(deadline) : -1;
 		if (!left)
 			return -EAGAIN;
-		fds[0] = (struct pollfd){.fd = kernel_fd, .events = kernel_events};
-		r = sleep_on(ow.w, fds, 1, left, NULL, one_ready, o);
+		fds[0] = (struct pollfd){.fd = fd, .events = POLLIN};
+		fds[1] = (struct pollfd){.fd = other, .events = POLLIN};
+		r = sleep_on(ow.w, fds, 2, left, NULL, one_ready, o);
 		if (r > 0)
 			return 0;
 		if (r < 0 && !(r == -EINTR && !deadline && restarts()))
@@ -290,25 +291,25 @@ static int wait_one(struct one *o, int64_t deadline, int kernel_fd, short kernel
 	}
 }
 
-int vkr_wait(struct vkr_pollable *p, uint32_t want, int64_t deadline, int kernel_fd, short kernel_events)
+int vkr_wait(struct vkr_pollable *p, uint32_t want, int64_t deadline, int fd, int other)
 {
 	struct one o = {.p = p, .want = want};
 
-	return wait_one(&o, deadline, kernel_fd, kernel_events);
+	return wait_one(&o, deadline, fd, other);
 }
 
 int vkr_wait_more(struct vkr_stream *s, size_t n, int64_t deadline)
 {
 	struct one o = {.p = vkr_stream_pollable(s), .want = EPOLLRDHUP | EPOLLERR | EPOLLHUP, .more = s, .inq = n};
 
-	return wait_one(&o, deadline, -1, 0);
+	return wait_one(&o, deadline, -1, -1);
 }
 
 int vkr_wait_connect(struct vkr_stream *s, int64_t deadline)
 {
 	struct one o = {.p = vkr_stream_pollable(s), .want = EPOLLOUT, .connecting = s};
 
-	return wait_one(&o, deadline, -1, 0);
+	return wait_one(&o, deadline, -1, -1);
 }
 
 /* ------------------------------------------------------------------ poll */
@@ -321,8 +322,8 @@ struct poll_entry {
 };
 
 struct poll_call {
-	struct pollfd *fds, *kernel; /* the caller's; our copy for the kernel, with room for our own behind it */
-	nfds_t n;
+	struct pollfd *fds, *kernel; /* the caller's; what the kernel is asked about, with room for our own behind it */
+	nfds_t n;                    /* in kernel the heirs' ends of listeners follow, one for each entry */
 	struct poll_entry *entries;
 	nfds_t n_entries;
 	struct waiter *waiter;
@@ -376,11 +377,17 @@ static void call_setup(struct poll_call *c, nfds_t max_entries)
 			memset(e, 0, sizeof(*e));
 			e->file = f;
 			e->index = i;
+			c->kernel[c->n + c->n_entries - 1] = (struct pollfd){.fd = -1};
 			continue;
 		}
 		if (f)
 			vkr_file_put(f);
 	}
+}
+
+static struct pollfd *heir_of(struct poll_call *c, struct poll_entry *e)
+{
+	return &c->kernel[c->n + (nfds_t)(e - c->entries)];
 }
 
 /* Looks at one descriptor of ours: what user space knows of it, and whether the kernel is to be asked too. */
@@ -391,10 +398,10 @@ static short entry_look(struct poll_call *c, struct poll_entry *e)
 	enum vkr_sock_state state;
 
 	if (vkr_unlikely(vkr_is_shared(e->file))) {
-		k->fd = vkr_heir_poll_fd((struct vkr_sock *)e->file, c->fds[e->index].fd);
-		if (k->fd < 0)
-			k->fd = c->fds[e->index].fd;
+		heir_of(c, e)->fd = events & (POLLIN | POLLRDNORM) ? vkr_heir_wait_fd((struct vkr_sock *)e->file) : -1;
+		heir_of(c, e)->events = POLLIN;
 	} else if (e->file->kind == VKR_KIND_SOCK) {
+		heir_of(c, e)->fd = -1;
 		state = vkr_sock_settle((struct vkr_sock *)e->file);
 		k->fd = state == VKR_SOCK_CARRIED || state == VKR_SOCK_CONNECTING ? -1 : c->fds[e->index].fd;
 		if (state == VKR_SOCK_TCP || state == VKR_SOCK_FINAL)
@@ -431,6 +438,8 @@ static int call_result(struct poll_call *c)
 		if (e->file->kind == VKR_KIND_EPOLL && c->fds[e->index].revents & (POLLIN | POLLRDNORM) &&
 		    !vkr_epset_ready((struct vkr_epset *)e->file))
 			c->fds[e->index].revents = 0;
+		if (heir_of(c, e)->fd >= 0 && heir_of(c, e)->revents) /* a connection, or the owner has gone */
+			c->fds[e->index].revents |= c->fds[e->index].events & (POLLIN | POLLRDNORM);
 		c->fds[e->index].revents |= entry_look(c, e);
 	}
 	for (i = 0; i < c->n; i++)
@@ -462,7 +471,7 @@ static int call_sleep(struct poll_call *c, int64_t deadline, const sigset_t *mas
 
 	while (!r) {
 		left = left_until(deadline);
-		r = sleep_on(c->waiter, c->kernel, c->n, left, mask, call_ready, c);
+		r = sleep_on(c->waiter, c->kernel, c->n + c->n_entries, left, mask, call_ready, c);
 		if (r < 0)
 			break;
 		vkr_engine_poll();
@@ -495,9 +504,9 @@ static int call_run(struct poll_call *c, int64_t deadline, const sigset_t *mask)
 		ready = vkr_spin(&spin, call_ready, c, left_until(deadline));
 	if (ready || !deadline) {
 		/* Everything that is ready belongs in the answer, the kernel's descriptors too. */
-		r = ready && none_of_kernel(c)
-			? 0
-			: vkr_real.ppoll(c->kernel, c->n, &(struct timespec){0, 0}, deadline ? NULL : mask);
+		r = ready && none_of_kernel(c) ? 0
+					       : vkr_real.ppoll(c->kernel, c->n + c->n_entries,
+								&(struct timespec){0, 0}, deadline ? NULL : mask);
 		if (r < 0 && !ready)
 			return -errno;
 		r = call_result(c);
@@ -517,7 +526,7 @@ static int call_run(struct poll_call *c, int64_t deadline, const sigset_t *mask)
 
 struct poll_room {
 	struct poll_call c;
-	struct pollfd fds[SMALL + VKR_MAX_DEVICES + 1];
+	struct pollfd fds[SMALL + SMALL_ENTRIES + VKR_MAX_DEVICES + 1];
 	struct poll_entry entries[SMALL_ENTRIES];
 };
 
@@ -549,8 +558,8 @@ static int poll_until(struct pollfd *fds, nfds_t n, int64_t deadline, const sigs
 	*c = (struct poll_call){.fds = fds, .kernel = room.fds, .n = n, .entries = room.entries};
 	if (!users)
 		return VKR_PASS;
-	if (n > SMALL)
-		c->kernel = malloc((n + VKR_MAX_DEVICES + 1) * sizeof(*c->kernel));
+	if (n > SMALL || users > SMALL_ENTRIES)
+		c->kernel = malloc((n + users + VKR_MAX_DEVICES + 1) * sizeof(*c->kernel));
 	if (users > SMALL_ENTRIES)
 		c->entries = malloc(users * sizeof(*c->entries));
 	if (!c->kernel || !c->entries)

@@ -51,13 +51,13 @@ struct vkr_sock {
 			  accept; or the socket that holds the port to which a carried one was bound */
 	int pair_lib, pair_app; /* guarded; until the number has been replaced, then pair_lib is the pump's */
 	struct vkr_pump *pump;
-	struct vkr_bequest {           /* of a listener: bequest.h */
-		int owner, heir, both; /* guarded, -1 */
-		bool announced;        /* an heir's: the owner knows that it waits for connections */
-		bool listed, watches;  /* the owner's */
-		_Atomic bool wanted;   /* the owner's: there have been heirs that wait */
-		bool strangers;        /* ... more than are known by their descriptors */
-		int heirs[VKR_HEIRS];  /* pidfds, guarded */
+	struct vkr_bequest {          /* of a listener: bequest.h */
+		int owner, heir;      /* guarded, -1 */
+		bool announced;       /* an heir's: the owner knows that it waits for connections */
+		bool listed, watches; /* the owner's */
+		_Atomic bool wanted;  /* the owner's: there have been heirs that wait */
+		bool strangers;       /* ... more than are known by their descriptors */
+		int heirs[VKR_HEIRS]; /* pidfds, guarded */
 		int n_heirs;
 		struct vkr_watch watch;
 		struct vkr_sock *prev, *next;

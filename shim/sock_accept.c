@@ -194,7 +194,7 @@ int64_t vkr_kernel_timeout(int fd, int name)
 static int accept_inherited(struct vkr_sock *l, int fd, struct sockaddr *sa, socklen_t *len, int flags)
 {
 	int64_t timeout, deadline = 0;
-	int r, both;
+	int r;
 
 	for (;;) {
 		r = vkr_heir_accept(l, fd, flags);
@@ -210,8 +210,7 @@ static int accept_inherited(struct vkr_sock *l, int fd, struct sockaddr *sa, soc
 		timeout = vkr_kernel_timeout(fd, SO_RCVTIMEO);
 		if (!deadline && timeout)
 			deadline = vkr_now_ns() + timeout;
-		both = vkr_heir_poll_fd(l, fd);
-		r = vkr_wait(NULL, 0, deadline, both >= 0 ? both : fd, POLLIN);
+		r = vkr_wait(NULL, 0, deadline, fd, vkr_heir_wait_fd(l));
 		if (r < 0)
 			return r;
 	}
@@ -221,7 +220,7 @@ int vkr_sock_accept4(int fd, struct sockaddr *sa, socklen_t *len, int flags)
 {
 	VKR_CLEANUP(vkr_sock_putp) struct vkr_sock *l = NULL;
 	int64_t timeout, deadline = 0;
-	int r, both;
+	int r;
 
 	if (flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC))
 		return VKR_PASS;
@@ -246,9 +245,8 @@ int vkr_sock_accept4(int fd, struct sockaddr *sa, socklen_t *len, int flags)
 			timeout = vkr_kernel_timeout(fd, SO_RCVTIMEO);
 			if (!deadline && timeout)
 				deadline = vkr_now_ns() + timeout;
-			both = vkr_is_shared(&l->file) ? vkr_heir_poll_fd(l, fd) : -1;
-			r = vkr_wait(l->listener ? vkr_listener_pollable(l->listener) : NULL, EPOLLIN, deadline,
-				     both >= 0 ? both : fd, POLLIN);
+			r = vkr_wait(l->listener ? vkr_listener_pollable(l->listener) : NULL, EPOLLIN, deadline, fd,
+				     vkr_is_shared(&l->file) ? vkr_heir_wait_fd(l) : -1);
 			if (r < 0)
 				break;
 		}

@@ -212,7 +212,7 @@ static VKR_COLD ssize_t recv_any(struct vkr_sock *s, int fd, const struct iovec 
 			return done ? (ssize_t)done : n;
 		if (!deadline)
 			deadline = deadline_of(&s->rcvtimeo);
-		r = vkr_wait(vkr_stream_pollable(s->stream), EPOLLIN, deadline, -1, 0);
+		r = vkr_wait(vkr_stream_pollable(s->stream), EPOLLIN, deadline, -1, -1);
 		if (r < 0)
 			return done ? (ssize_t)done : r;
 	}
@@ -400,7 +400,7 @@ static VKR_COLD ssize_t send_rest(struct vkr_sock *s, const struct iovec *iov, i
 		} else {
 			if (!deadline)
 				deadline = deadline_of(&s->sndtimeo);
-			r = vkr_wait(vkr_stream_pollable(s->stream), EPOLLOUT | EPOLLHUP | EPOLLERR, deadline, -1, 0);
+			r = vkr_wait(vkr_stream_pollable(s->stream), EPOLLOUT | EPOLLHUP | EPOLLERR, deadline, -1, -1);
 			if (r < 0)
 				return done ? (ssize_t)done : r;
 		}

@@ -94,7 +94,7 @@ static void linger(struct vkr_sock *s)
 
 	while ((vkr_pump_outq(s) || vkr_stream_outq(s->stream)) && vkr_now_ns() < end &&
 	       !(vkr_pollable_ready(vkr_stream_pollable(s->stream)) & (EPOLLHUP | EPOLLERR)))
-		vkr_wait(vkr_stream_pollable(s->stream), EPOLLHUP | EPOLLERR, vkr_now_ns() + 5000000, -1, 0);
+		vkr_wait(vkr_stream_pollable(s->stream), EPOLLHUP | EPOLLERR, vkr_now_ns() + 5000000, -1, -1);
 }
 
 /* The last number is gone and nobody is inside a call. */
