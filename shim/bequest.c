@@ -143,20 +143,23 @@ static void hand_out(struct vkr_sock *l)
 	struct vkr_sock *s;
 	void *ticket;
 	char text[80];
+	int r;
 
 	while (has_heirs(&l->bequest) && vkr_watch_alone(vkr_listener_pollable(l->listener), &l->bequest.watch) &&
 	       writable(l->bequest.owner) && (stream = vkr_listener_accept(l->listener, &ticket))) {
 		s = ticket;
 		s->stream = stream;
 		snprintf(s->rule, sizeof(s->rule), "%s", l->rule);
-		vkr_count(&l->listener_stats->accepted_rdma, 1);
 		vkr_stream_addrs(stream, NULL, &peer);
-		vkr_info("connection from %s is RDMA (rule %s), and another process accepts it",
-			 vkr_address_text((struct sockaddr *)&peer, text, sizeof(text)), s->rule);
-		if (vkr_pump_bequeath(s)) {
-			vkr_pair_pass(l->bequest.owner, s->pair_app);
+		vkr_address_text((struct sockaddr *)&peer, text, sizeof(text));
+		r = vkr_pump_bequeath(s, l->bequest.owner);
+		if (!r) {
+			vkr_count(&l->listener_stats->accepted_rdma, 1);
+			vkr_info("connection from %s is RDMA (rule %s), and another process accepts it", text, s->rule);
 		} else {
-			/* It cannot be shared and ends here: the socket's own end of it would want pump_lock. */
+			/* It ends here, with a reset: the socket's own end of it would want pump_lock. */
+			vkr_warn("connection from %s cannot be given to the process that accepts it: %s", text,
+				 strerror(-r));
 			s->stream = NULL;
 			vkr_stream_close(stream, 0);
 		}

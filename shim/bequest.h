@@ -21,7 +21,7 @@
 
 /* ---- the owner */
 
-/* listen(): makes the sockets. Failure leaves heirs with TCP. */
+/* listen(): makes the sockets. Where that fails there are none: the listener is to be TCP's alone. */
 void vkr_bequest_make(struct vkr_sock *l);
 /* The listener goes, or the heir's copy of it. No lock held. */
 void vkr_bequest_drop(struct vkr_sock *l);

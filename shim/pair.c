@@ -158,31 +158,31 @@ int vkr_pair_pass(int fd, int right)
  * its end, and the kernel's answers are the right ones. */
 static void ask(int fd)
 {
+	int64_t end = vkr_now_ns() + OWNER_MS * 1000000ll;
 	int p[2], r, cancel;
-	int64_t end;
+	struct pollfd pfd;
+	bool piped;
 
 	if (in_use(fd))
 		return;
-	if (pipe2(p, O_CLOEXEC) < 0) {
-		vkr_warn("descriptor %d: its owner cannot be asked for it: %s", fd, strerror(errno));
-		return;
-	}
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	r = vkr_pair_pass(fd, p[1]);
-	vkr_real.close(p[1]);
-	end = vkr_now_ns() + OWNER_MS * 1000000ll;
-	while (!r) {
-		/* Hangs up when the owner closes its copy, or with the owner. */
-		struct pollfd pfd = {.fd = p[0]};
-
-		if (vkr_real.poll(&pfd, 1, OWNER_MS) > 0)
-			break;
+	/* Any descriptor makes it a request. The pipe hangs up when the owner closes its copy, or with the owner;
+	 * without one the owner's end is looked at now and then. */
+	piped = pipe2(p, O_CLOEXEC) == 0;
+	r = vkr_pair_pass(fd, piped ? p[1] : fd);
+	if (piped)
+		vkr_real.close(p[1]);
+	pfd = (struct pollfd){.fd = piped && !r ? p[0] : -1};
+	while (!in_use(fd) && vkr_real.poll(&pfd, 1, pfd.fd >= 0 ? OWNER_MS : 1) <= 0) {
 		if (vkr_now_ns() >= end) {
 			vkr_warn("descriptor %d: its owner does not answer", fd);
 			break;
 		}
+		if (r) /* too much of this user is on its way, or the pair is full for now */
+			r = vkr_pair_pass(fd, fd);
 	}
-	vkr_real.close(p[0]);
+	if (piped)
+		vkr_real.close(p[0]);
 	pthread_setcancelstate(cancel, NULL);
 }
 

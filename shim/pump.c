@@ -204,19 +204,20 @@ static int watch_lib(struct vkr_pump *p, int op, uint32_t events)
 void vkr_pump_new(struct vkr_sock *s, int fd)
 {
 	struct sockaddr_storage local, peer;
-	struct vkr_pump *p;
+	struct vkr_pump *p = s->pair_lib >= 0 && set_open() ? pump_alloc() : NULL;
 
-	if (s->pair_lib < 0 || !set_open())
-		return;
-	p = pump_alloc();
-	if (!p)
-		return;
-	p->stream = s->stream;
-	p->sock = s;
-	p->lib = s->pair_lib;
-	if (watch_lib(p, EPOLL_CTL_ADD, 0) < 0) {
-		p->lib = -1;
-		pump_free(p);
+	if (p) {
+		p->stream = s->stream;
+		p->sock = s;
+		p->lib = s->pair_lib;
+	}
+	if (!p || watch_lib(p, EPOLL_CTL_ADD, 0) < 0) {
+		/* Nobody will look at it: a holder that wants more than our calls must not wait for one who does. */
+		if (p)
+			pump_free(p);
+		if (s->pair_lib >= 0)
+			vkr_guard_close(s->pair_lib);
+		s->pair_lib = -1;
 		return;
 	}
 	vkr_guard_slot(p->lib, &p->lib);
@@ -648,20 +649,27 @@ bool vkr_pump_watch(int fd)
 	return set_open() && vkr_real.epoll_ctl(set_number(), EPOLL_CTL_ADD, fd, &ev) == 0;
 }
 
-bool vkr_pump_bequeath(struct vkr_sock *s)
+int vkr_pump_bequeath(struct vkr_sock *s, int to)
 {
 	struct vkr_pump *p;
+	int r;
 
 	vkr_pump_new(s, s->pair_app);
 	p = s->pump;
 	if (!p)
-		return false;
+		return -ENOMEM;
 	s->pump = NULL;
+	r = vkr_pair_pass(to, s->pair_app);
+	if (r) {
+		close_lib(p);
+		pump_free(p);
+		return r;
+	}
 	s->stream = NULL;
 	p->sock = NULL;
 	switch_on(p);
 	turn(p);
-	return true;
+	return 0;
 }
 
 size_t vkr_pump_outq(struct vkr_sock *s)

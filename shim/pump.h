@@ -26,7 +26,8 @@
 /* ------------------------------------------------------------------ the owner (pump.c) */
 
 /* A connection is carried: takes s->pair_lib over and watches it; fd is a number of the application's end. Where that
- * fails the connection works, without pair mode. May be called with vkr_ctl_lock held. */
+ * fails the connection works, without pair mode: who would need it sees the end. May be called with vkr_ctl_lock held.
+ */
 void vkr_pump_new(struct vkr_sock *s, int fd);
 /* The last number of s in this process is gone. True: others have the descriptor still, the stream is theirs from now
  * on and ends with their last copy. */
@@ -46,8 +47,9 @@ int vkr_pump_enter(void);
 void vkr_pump_leave(int cancel);
 bool vkr_pump_watch(int fd);
 void vkr_pump_ask(void);
-/* pump_lock held. The stream of s, which has no number and goes: whoever gets s->pair_app has it. False: it stays. */
-bool vkr_pump_bequeath(struct vkr_sock *s);
+/* pump_lock held. s has no number and goes; whoever reads the other end of `to` gets s->pair_app, and with it the
+ * stream. -errno: the stream stays, and can be had by nobody but its closer. */
+int vkr_pump_bequeath(struct vkr_sock *s, int to);
 
 void vkr_pump_fork_prepare(void);
 void vkr_pump_fork_parent(void);

@@ -151,6 +151,10 @@ static void listen_rdma(struct vkr_sock *s, int fd)
 		s->listener_stats = vkr_stats_listener_new((struct sockaddr *)&sa, s->rule);
 	s->listener_stats->fd = fd;
 	r = engine = vkr_engine_start(&reason);
+	if (!r && s->bequest.owner < 0) {
+		r = -EMFILE;
+		reason = "no descriptor is left for children that would share it";
+	}
 	if (!r)
 		r = vkr_listener_create((struct sockaddr *)&sa, v6only, s->backlog, s->rule, s->listener_stats,
 					&(struct vkr_admission){vkr_sock_admit, vkr_sock_dismiss, s}, &s->listener,
@@ -164,7 +168,7 @@ static void listen_rdma(struct vkr_sock *s, int fd)
 	}
 	s->listener = NULL;
 	s->listener_stats->transport = VKR_TRANSPORT_TCP;
-	s->retry_at = vkr_now_ns() + RETRY_NS;
+	s->retry_at = s->bequest.owner < 0 ? INT64_MAX : vkr_now_ns() + RETRY_NS;
 	/* Each retry would say so again. */
 	if (!strcmp(s->listener_stats->reason, reason))
 		return;
@@ -180,8 +184,9 @@ void vkr_sock_listen_own(struct vkr_sock *s, int fd)
 	s->kernel_fd = vkr_guard_fd(vkr_real.fcntl(fd, F_DUPFD_CLOEXEC, 0));
 	if (s->kernel_fd >= 0)
 		vkr_guard_slot(s->kernel_fd, &s->kernel_fd);
-	listen_rdma(s, fd);
+	/* First: children to come must be able to have what comes, else it would wait for nobody. */
 	vkr_bequest_make(s);
+	listen_rdma(s, fd);
 	pthread_mutex_lock(&vkr_ctl_lock);
 	vkr_store_rel(&s->state, VKR_SOCK_LISTEN);
 	vkr_items_watch(&s->file);

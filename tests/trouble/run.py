@@ -47,7 +47,11 @@ FEW = ('trouble_churn', 'ep_level', 'ep_nested_edge', 'ep_two_sets', 'fk_child_b
        'fk_prefork', 'fk_spawn', 'io_random_threads', 'io_sizes', 'io_splice', 'io_stdio', 'po_several', 'po_wake', 'sk_accept_flags',
        'sk_churn', 'sk_close_unread', 'sk_connect_nonblock', 'sk_linger', 'sk_options', 'th_readers')
 # What a program may be told when memory, descriptors or a connection are gone.
-LACK = r'\b(ENOMEM|ENOBUFS|EMFILE|ENFILE|ENOSPC)\b'
+LACK = r'\b(ENOMEM|ENOBUFS|EMFILE|ENFILE|ENOSPC)\b|cannot be given to the process that accepts it'
+
+
+# A waiter that has no eventfd looks every millisecond: it does not stay asleep.
+RESTLESS = 'never blocked'
 
 
 def limits():
@@ -70,7 +74,9 @@ def judge(mode, status, text):
         return f'ends by signal {-status}'
     if MODES[mode][2]:
         return f'exit {status}'
-    if lack or mode == 'post' and not re.search(r'byte \d+ of the stream', text):
+    if lack or mode == 'fds' and RESTLESS in text:
+        return None
+    if mode == 'post' and not re.search(r'byte \d+ of the stream', text):
         return None  # one that was told of the end of its connection may say anything about it
     return f'exit {status}, and not for want of anything'
 

@@ -233,6 +233,7 @@ REAL(memfd_create);
 REAL(epoll_create1);
 REAL(socketpair);
 REAL(socket);
+REAL(pipe2);
 REAL(fcntl);
 REAL(close);
 
@@ -270,6 +271,11 @@ EXPORT int socketpair(int domain, int type, int protocol, int sv[2])
 EXPORT int socket(int domain, int type, int protocol)
 {
 	return MAKES(domain == AF_UNIX && type & SOCK_CLOEXEC) ? -1 : NEXT(socket)(domain, type, protocol);
+}
+
+EXPORT int pipe2(int p[2], int flags)
+{
+	return MAKES(true) ? -1 : NEXT(pipe2)(p, flags);
 }
 
 EXPORT int fcntl(int fd, int cmd, ...)
@@ -426,6 +432,11 @@ EXPORT ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
 
 	if (interrupted(fd, flags))
 		return -1;
+	/* Descriptors on their way have a limit too. The program's own messages come by way of libvkrdma.so. */
+	if (m->msg_controllen && flags == (MSG_NOSIGNAL | MSG_DONTWAIT) && MAKES(true)) {
+		errno = ETOOMANYREFS;
+		return -1;
+	}
 	if (!clip(fd, m, flags, &most))
 		return NEXT(sendmsg)(fd, m, flags);
 	c = clipped(m, most, iov);
