@@ -203,9 +203,11 @@ class Rings(Trap):
         """A new buffer before the old one is full: nobody could say where a byte is."""
         s = self.native_server()
         r = self.raw('client', s.rdma, 'early')
-        self.assertEqual(self.told(r, 'answered'), '1')
+        self.assertEqual((self.told(r, 'first'), self.told(r, 'second')), ('1', '1'))
         old, new = (int(self.told(r, word)) for word in ('in-old', 'in-new'))
-        self.native(new > 0, f'the server leaves a buffer of 524288 bytes with {old * 7} in it: {old} of 2 equal answers are there')
+        self.assertEqual(old + new, 2)
+        self.native((old, new) == (1, 1), f'the server leaves a buffer of 524288 bytes with {old * 7} in it: of 2 equal answers '
+                    f'{old} is there, {new} in the next')
         self.over(r)
 
         s = self.native_server()
