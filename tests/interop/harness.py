@@ -29,7 +29,8 @@ BUILD = os.path.abspath(os.environ.get('VKR_BUILD', os.path.join(HERE, '..', '..
 PROVIDER = os.environ.get('VKR_PROVIDER', 'soft')
 HOST = os.environ.get('VKR_HOST', '127.0.0.1')  # a real device needs an address with that device behind it
 CARRIED = MODE == 'carried'
-PATIENCE = 4 if CARRIED and PROVIDER != 'soft' else 1  # a device may stand in a guest whose processor is emulated
+DEVICE = CARRIED and PROVIDER != 'soft'
+PATIENCE = 4 if DEVICE else 1  # a device may stand in a guest whose processor is emulated
 SHIM = os.path.join(BUILD, 'libvkrdma.so')
 STAT = os.path.join(BUILD, 'vkrdma-stat')
 PYTHON = '/usr/bin/python3'  # Debian's: another one first in PATH has no python3-redis
@@ -37,7 +38,10 @@ NODE_CACHE = os.environ.get('VKRDMA_NODE_CACHE') or os.path.join(
     os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache'), 'libvkrdma', 'node')
 
 
-def by_tier(quick, default, full):
+def by_tier(quick, default, full, device=None):
+    """How many of something; device: on a device, which may be one of a guest whose processor is emulated."""
+    if device is not None and DEVICE:
+        return device
     return {'quick': quick, 'full': full}.get(TIER, default)
 
 
@@ -455,7 +459,15 @@ class Case(unittest.TestCase):
 
 
 class Result(unittest.TextTestResult):
-    """Prints the tails of all logs at the moment of a failure, and keeps them."""
+    """Prints how long each test took, and the tails of all logs at the moment of a failure, and keeps those."""
+
+    def startTest(self, test):
+        super().startTest(test)
+        self.began = time.monotonic()
+
+    def addSuccess(self, test):
+        self.stream.write(f'{time.monotonic() - self.began:.1f} s ')
+        super().addSuccess(test)
 
     def _examine(self, test):
         if not isinstance(test, Case) or not hasattr(test, 'dir'):
