@@ -4,13 +4,14 @@ import csv
 
 import harness
 
-REQUESTS = harness.by_tier(500, 2000, 100_000)
+REQUESTS = harness.by_tier(500, 2000, 100_000, 200)
 # A reply of LRANGE_600 with 64 KiB values has 39 MB: few of those are a lot.
-BIG_REQUESTS = harness.by_tier(50, 50, 200)
+BIG_REQUESTS = harness.by_tier(50, 50, 200, 10)
+BIG = harness.by_tier(65536, 65536, 65536, 20000)
 VARIANTS = {
     'c50': ['-c', '50', '-n', REQUESTS],
     'pipeline32': ['-c', '50', '-P', '32', '-n', max(REQUESTS, 50 * 32)],
-    'large': ['-c', '50', '-d', '65536', '-n', BIG_REQUESTS],
+    'large': ['-c', min(50, BIG_REQUESTS), '-d', BIG, '-n', BIG_REQUESTS],
     'threads2': ['-c', '50', '--threads', '2', '-n', REQUESTS],
 }
 SERVERS = {'valkey_io1': ('valkey', []), 'valkey_io2': ('valkey', ['--io-threads', '2']), 'redis': ('redis', [])}
@@ -51,7 +52,8 @@ def add(tool, server, variant):
 for _server in SERVERS:
     for _tool in ('valkey-benchmark', 'redis-benchmark'):
         # Natively the stranger's tool proves nothing that its own does not; the time goes to the carried runs.
-        if harness.CARRIED or harness.TIER == 'full' or _tool.startswith(SERVERS[_server][0]):
+        # On a device tests/native has each tool with each server.
+        if harness.CARRIED and not harness.DEVICE or harness.TIER == 'full' or _tool.startswith(SERVERS[_server][0]):
             for _variant in VARIANTS:
                 add(_tool, _server, _variant)
 
