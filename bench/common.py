@@ -49,6 +49,7 @@ class Bench:
     def __init__(self, args):
         self.build = os.path.abspath(args.build)
         self.host, self.provider, self.quick = args.host, args.provider, args.quick
+        self.rows = getattr(args, 'rows', None)
         self.reps = args.reps or (3 if args.quick else 5)
         self.shim = os.path.join(self.build, 'libvkrdma.so')
         self.stat = os.path.join(self.build, 'vkrdma-stat')

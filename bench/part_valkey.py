@@ -30,7 +30,7 @@ def row(stock, seconds, c, pipeline, size):
 
 def run(bench, seconds=None):
     stock = Stock(bench)
-    combos = QUICK if bench.quick else [(c, p, s) for s in SIZES for c in CLIENTS for p in PIPELINES]
+    combos = bench.rows or (QUICK if bench.quick else [(c, p, s) for s in SIZES for c in CLIENTS for p in PIPELINES])
     rows, failures = [], []
     for c, p, s in combos:
         progress(f'{stock.kind}-benchmark -c {c} -P {p} -d {s}')

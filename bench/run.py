@@ -30,12 +30,19 @@ BY_NAME = {'rsocket'}  # needs a real device, and packages of another suite
 NATIVE = {'native', 'crossing'}  # need scripts/build-native.sh; left out of --quick unless named
 
 
+def row(text):
+    c, pipeline, size = (int(x) for x in text.split(','))
+    return c, pipeline, size
+
+
 def arguments():
     p = argparse.ArgumentParser(prog='bench/run.sh', description='TCP against RDMA, paired and interleaved.')
     p.add_argument('--quick', action='store_true', help='fewer rows, shorter runs, 3 repetitions, without ' + ' and '.join(sorted(NATIVE)))
     p.add_argument('--only', help='parts, comma-separated: ' + ', '.join(PARTS) + '; default: all but ' + ', '.join(BY_NAME))
     p.add_argument('--realtime', action='store_true', help='at real-time priority (root): other programs are not measured, and wait')
     p.add_argument('--reps', type=int, help='repetitions (default 5; 3 with --quick)')
+    p.add_argument('--rows', metavar='C,P,SIZE', action='append', type=row, help='with the part valkey: only this row (clients, pipeline, '
+                   'bytes); may be repeated')
     p.add_argument('--build', default=os.path.join(HERE, '..', 'build'), help='build folder')
     p.add_argument('--provider', default='soft', choices=('soft', 'verbs'))
     p.add_argument('--host', default='127.0.0.1', help='with --provider verbs: an address with the device behind it')
