@@ -96,7 +96,7 @@ apt_update() {
 # ---------------------------------------------------------------- what is missing
 build_set=(gcc make cmake ninja-build libc6-dev libibverbs-dev librdmacm-dev uthash-dev)
 run_set=(libibverbs1 librdmacm1 ibverbs-providers redis-server redis-tools python3 python3-redis openssl iproute2 procps)
-test_set=(libcmocka-dev clang spin gdb valgrind perftest rdmacm-utils ibverbs-utils)
+test_set=(libcmocka-dev clang spin gdb valgrind perftest rdmacm-utils ibverbs-utils nginx-light)
 native_set=(gcc g++ make libc6-dev dpkg-dev pkg-config libjemalloc-dev libibverbs-dev librdmacm-dev)
 # The guest's kernel is not among these: make-guest.sh unpacks it beside.
 bed_set=(qemu-system-x86 busybox-static kmod cpio xz-utils zstd util-linux)
