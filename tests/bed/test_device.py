@@ -36,7 +36,7 @@ class Device(bed.Case):
             return [how for how, p in waiting.items() if p.poll() is None] + ['busy'] * (busy.poll() is None) + \
                 ['server'] * (self.carried_now(s) > 0)
         try:
-            harness.wait('both sides to notice', lambda: not left(), max(0, PROMISE - (time.monotonic() - since)), 0.1)
+            harness.wait('both sides to notice', lambda: not left(), max(0, PROMISE - (time.monotonic() - since)), 0.1, 1)
         except AssertionError:
             raise AssertionError(f'{time.monotonic() - since:.1f} s later these have not noticed: {left()}') from None
         print(f'(noticed within {time.monotonic() - since:.1f} s)', end=' ', flush=True)

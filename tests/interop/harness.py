@@ -66,8 +66,9 @@ def free_port():
                 return port
 
 
-def wait(what, condition, timeout=30, interval=0.05):
-    """Polls until condition() is true and returns its value."""
+def wait(what, condition, timeout=30, interval=0.05, patience=PATIENCE):
+    """Polls until condition() is true and returns its value. patience: 1 where the time is what is tested."""
+    timeout *= patience
     deadline = time.monotonic() + timeout
     while True:
         value = condition()

@@ -200,7 +200,7 @@ class Cell(peers.Case):
             return ['client'] * (proc.poll() is None and (not self.client.shimmed or links.open_by_rdma(proc.pid) > 0)) + \
                 ['server'] * (self.clients_of(server) > 0)
         with contextlib.suppress(AssertionError):
-            harness.wait('both sides', lambda: not left(), max(0, PROMISE - (time.monotonic() - since)), 0.1)
+            harness.wait('both sides', lambda: not left(), max(0, PROMISE - (time.monotonic() - since)), 0.1, 1)
         late = left()
         shim = {'client': self.client.shimmed, 'server': self.server_kind != 'native'}
         self.remarks += [f'{time.monotonic() - since:.0f} s later the native {end} does not know' for end in late if not shim[end]]

@@ -120,7 +120,7 @@ class Connect(Trap):
         self.told(n, 'connected')
         plain = s.plain()
         harness.wait('the client to be there', lambda: plain.info('clients')['connected_clients'] == '2', 2)
-        harness.wait('the client to be gone', lambda: plain.info('clients')['connected_clients'] == '1', 12)
+        harness.wait('the client to be gone', lambda: plain.info('clients')['connected_clients'] == '1', 12, patience=1)
         s.flagged = False  # nothing was said over it
         self.shim('a shimmed server has dropped a native client that was cut off')
 

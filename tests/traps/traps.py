@@ -89,7 +89,7 @@ class NativeServer(harness.Server):
     def crashed(self, timeout=10):
         """Valkey handles its own signals and prints a report; either way it is gone or on its way."""
         try:
-            harness.wait('the crash', lambda: self.death() is not None or 'BUG REPORT START' in self.text(), timeout * SLOW)
+            harness.wait('the crash', lambda: self.death() is not None or 'BUG REPORT START' in self.text(), timeout * SLOW, patience=1)
         except AssertionError:
             return None
         found = re.search(r'(crashed by signal: \d+|==> .*|free\(\).*)', self.text())
