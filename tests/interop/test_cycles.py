@@ -4,7 +4,7 @@ import subprocess
 
 import harness
 
-CYCLES = harness.by_tier(500, 2000, 20000)
+CYCLES = harness.by_tier(500, 2000, 20000, 200)
 
 
 class Cycles(harness.Case):
