@@ -7,9 +7,8 @@ struct wait {
 	bool write;
 };
 
-static void *sleeper(void *p)
+static int sleep_by(const struct wait *w)
 {
-	struct wait *w = p;
 	struct pollfd pf[2] = {{w->fd, w->write ? POLLOUT : POLLIN, 0}, {w->other, POLLIN, 0}};
 	fd_set r, wr;
 	int max = (w->fd > w->other ? w->fd : w->other) + 1;
@@ -20,14 +19,19 @@ static void *sleeper(void *p)
 	FD_SET(w->other, &r);
 	switch (w->kind) {
 	case 0:
-		return (void *)(intptr_t)poll(pf, 2, -1);
+		return poll(pf, 2, -1);
 	case 1:
-		return (void *)(intptr_t)ppoll(pf, 2, NULL, NULL);
+		return ppoll(pf, 2, NULL, NULL);
 	case 2:
-		return (void *)(intptr_t)select(max, &r, &wr, NULL, NULL);
+		return select(max, &r, &wr, NULL, NULL);
 	default:
-		return (void *)(intptr_t)pselect(max, &r, &wr, NULL, NULL, NULL);
+		return pselect(max, &r, &wr, NULL, NULL, NULL);
 	}
+}
+
+static void *sleeper(void *p)
+{
+	return (void *)(intptr_t)CONF_OK(sleep_by(p));
 }
 
 static void each(int a, int b)
