@@ -283,13 +283,20 @@ static int hold_port(struct cm_id *id, bool shared)
 	return err;
 }
 
-static uint16_t next_port(void)
+/*
+ * A port that is held lies above those that Linux gives to TCP sockets, as long as there is room: who listens at one
+ * that TCP chose finds that of the same number free here.
+ */
+enum { HIGH = 61000, HIGH_N = 65536 - HIGH, HIGH_TRIES = 64, LOW = 32768, LOW_N = HIGH - LOW };
+
+static uint16_t next_port(bool high)
 {
 	static _Atomic uint32_t next;
-	uint32_t zero = 0;
+	uint32_t n = 0;
 
-	atomic_compare_exchange_strong(&next, &zero, (uint32_t)(sv_now() / 1000) ^ (uint32_t)getpid() * 2654435761u);
-	return (uint16_t)(32768 + atomic_fetch_add(&next, 1) % 28232);
+	atomic_compare_exchange_strong(&next, &n, (uint32_t)(sv_now() / 1000) ^ (uint32_t)getpid() * 2654435761u);
+	n = atomic_fetch_add(&next, 1);
+	return (uint16_t)(high ? HIGH + n % HIGH_N : LOW + n % LOW_N);
 }
 
 /* cm.lock held. Binds src_addr, choosing a port where it has none. */
@@ -305,8 +312,8 @@ static int bind_port(struct cm_id *id)
 			err = EADDRNOTAVAIL;
 		return err;
 	}
-	for (int tries = 0; tries < 28232 && err == EADDRINUSE; tries++) {
-		port_set(sa, next_port());
+	for (int tries = 0; tries < HIGH_TRIES + LOW_N && err == EADDRINUSE; tries++) {
+		port_set(sa, next_port(tries < HIGH_TRIES));
 		err = hold_port(id, id->reuseaddr);
 	}
 	if (err)
@@ -506,7 +513,7 @@ static int resolve(struct cm_id *id, struct sockaddr *src, struct sockaddr *dst)
 		if (port_of(&a->src_addr))
 			err = bind_port(id);
 		else
-			port_set(&a->src_addr, next_port());
+			port_set(&a->src_addr, next_port(false));
 	}
 	/* To an address of its own the host speaks from that address. */
 	if (!err && addr_any(&a->src_addr)) {

@@ -345,6 +345,26 @@ static void gone_client(struct tv_side *s)
 	rdma_destroy_event_channel(ch);
 }
 
+/* Ports that nobody asked for are not among those that TCP sockets get, and no two are the same. */
+static void ports_role(struct tv_side *s)
+{
+	struct rdma_event_channel *ch = tv_channel();
+	struct rdma_cm_id *lis[32];
+	bool seen[65536] = {false};
+
+	for (int i = 0; i < 32; i++) {
+		uint16_t port = 0;
+
+		lis[i] = tv_listen(ch, "127.0.0.1", &port, 4);
+		CHECK_OP(port, >=, 61000);
+		CHECK(!seen[port]);
+		seen[port] = true;
+	}
+	for (int i = 0; i < 32; i++)
+		CHECK_EQ(rdma_destroy_id(lis[i]), 0);
+	rdma_destroy_event_channel(ch);
+}
+
 #define PAIR(name, a, b)                                                                                               \
 	static void test_##name(void **state)                                                                          \
 	{                                                                                                              \
@@ -360,12 +380,13 @@ PAIR(mapped, mapped_server, mapped_client)
 PAIR(backlog, backlog_server, backlog_client)
 PAIR(gone, gone_server, gone_client)
 SOLO(wrong_family)
+SOLO(ports)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(test_families), cmocka_unit_test(test_mapped), cmocka_unit_test(test_wrong_family),
-	    cmocka_unit_test(test_backlog),  cmocka_unit_test(test_gone),
+	    cmocka_unit_test(test_backlog),  cmocka_unit_test(test_gone),   cmocka_unit_test(test_ports),
 	};
 
 	cmocka_set_test_filter(getenv("TV_ONLY"));
