@@ -412,10 +412,10 @@ void vkr_stream_close(struct vkr_stream *s, int drain_ms)
 
 	if (s->epoch != vkr_epoch)
 		return; /* a forked child's copy of the parent's */
-	shim = (s->features & VKR_FEAT_FIN) != 0;
 	cancel = vkr_verbs_enter();
 	entered = vkr_progress_enter(&turn);
 	pthread_mutex_lock(&s->p.lock);
+	shim = (s->features & VKR_FEAT_FIN) != 0;
 	/* Unread bytes, or unsent ones to be discarded: a reset, as TCP has it, unless all is over anyway. */
 	if ((s->inq || drain_ms <= 0) && shim && s->tx.ready && !is_over(s))
 		s->tx.control |= VKR_CTL_RESET;

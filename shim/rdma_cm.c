@@ -152,6 +152,7 @@ int vkr_cm_hello_take(struct vkr_stream *s, const uint8_t *data, size_t len)
 	}
 	if (ret || h.ring_length > VKR_RING_BELIEVED || h.receives < RECEIVES_MIN)
 		return -EPROTO;
+	pthread_mutex_lock(&s->p.lock); /* the application may be closing it */
 	s->peer_kind = VKR_PEER_SHIM;
 	s->features = vkr_wire_features(vkr_config.features, h.features);
 	s->credits = (s->features & VKR_FEAT_CREDIT) != 0;
@@ -161,6 +162,7 @@ int vkr_cm_hello_take(struct vkr_stream *s, const uint8_t *data, size_t len)
 	if (!(s->features & VKR_FEAT_RESIZE))
 		s->ring_limit = s->ring_first;
 	vkr_tx_ring(s, h.ring_address, h.ring_length, h.ring_rkey);
+	pthread_mutex_unlock(&s->p.lock);
 	return 0;
 }
 

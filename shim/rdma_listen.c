@@ -415,7 +415,8 @@ static void listener_says(struct vkr_listener *l, enum vkr_transport transport, 
 	if (!l->stats)
 		return;
 	snprintf(l->stats->reason, sizeof(l->stats->reason), "%s", reason);
-	l->stats->transport = transport;
+	/* Who sees the one has the other. */
+	__atomic_store_n(&l->stats->transport, transport, __ATOMIC_RELEASE);
 }
 
 void vkr_listener_suspend(struct vkr_listener *l, const char *reason)

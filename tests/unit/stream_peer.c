@@ -2,6 +2,7 @@
 #include "stream_peer.h"
 
 #include "config.h"
+#include "engine.h"
 #include "guard.h"
 #include "log.h"
 #include "socket.h"
@@ -9,6 +10,7 @@
 #include "wire.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,6 +134,13 @@ int __wrap_vkr_guard_fd(int fd)
 /* ------------------------------------------------------------------ streams */
 
 /* A device that takes less inline than softverbs, or none: everything goes through registered memory then. */
+/* A forked server has threads of its own. ThreadSanitizer asks this. */
+__attribute__((visibility("default"))) const char *__tsan_default_options(void);
+const char *__tsan_default_options(void)
+{
+	return "die_after_fork=0";
+}
+
 static void limit_inline(void)
 {
 	static struct vkr_soft_api less;
@@ -142,6 +151,18 @@ static void limit_inline(void)
 	less = *vkr_verbs.soft;
 	less.max_inline = (uint32_t)strtoul(bytes, NULL, 0);
 	vkr_verbs.soft = &less;
+}
+
+/* The table is whole before a thread looks at it. */
+int __wrap_vkr_verbs_open(bool soft, const char **reason);
+int __real_vkr_verbs_open(bool soft, const char **reason);
+int __wrap_vkr_verbs_open(bool soft, const char **reason)
+{
+	int ret = __real_vkr_verbs_open(soft, reason);
+
+	if (!ret && soft)
+		limit_inline();
+	return ret;
 }
 
 uint32_t stream_features(void)
@@ -166,7 +187,6 @@ void stream_engine(void)
 		fprintf(stderr, "engine: %s\n", reason);
 		abort();
 	}
-	limit_inline();
 }
 
 int stream_try(const struct sockaddr_in *to, int timeout_ms, struct vkr_stream **s, const char **reason)
@@ -539,6 +559,17 @@ static void *serve(void *arg)
 	return NULL;
 }
 
+/* The progress thread reads them where it answers requests. */
+static void features_set(uint32_t features)
+{
+	struct vkr_turn turn;
+
+	while (!vkr_progress_enter(&turn))
+		sched_yield();
+	vkr_config.features = features;
+	vkr_progress_leave(&turn);
+}
+
 static void *answer_questions(void *arg)
 {
 	struct peer *p = arg;
@@ -547,7 +578,7 @@ static void *answer_questions(void *arg)
 
 	while (read(p->ask, &c, 1) == 1) {
 		if (c >= '0' && c <= '7')
-			vkr_config.features = (uint32_t)(c - '0');
+			features_set((uint32_t)(c - '0'));
 		else if (c != 'g')
 			CHECK(vkr_verbs.soft->fault(c == 'j' ? "join" : "cut") == 0);
 		g.qps = vkr_load(&vkr_stats->qps);

@@ -171,6 +171,12 @@ static struct vkr_listener *listen_at(const struct sockaddr_in *at, struct vkr_l
 	return l;
 }
 
+/* With it comes the reason. */
+static uint8_t transport_of(struct vkr_listener_stats *stats)
+{
+	return __atomic_load_n(&stats->transport, __ATOMIC_ACQUIRE);
+}
+
 /* To a listener of this process. */
 static void meet(struct vkr_listener *l, const struct sockaddr_in *to)
 {
@@ -213,9 +219,9 @@ static void removal_and_return(void **state)
 			expect_end(s[i], ETIMEDOUT);
 		nothing_left();
 		assert_true(becomes(&vkr_stats->cqs, 0));
-		for (end = now_ms() + 2000; stats[0].transport == VKR_TRANSPORT_RDMA && now_ms() < end;)
+		for (end = now_ms() + 2000; transport_of(&stats[0]) == VKR_TRANSPORT_RDMA && now_ms() < end;)
 			nanosleep(&ts, NULL);
-		assert_int_equal(stats[0].transport, VKR_TRANSPORT_TCP);
+		assert_int_equal(transport_of(&stats[0]), VKR_TRANSPORT_TCP);
 		assert_non_null(strstr(stats[0].reason, "removed"));
 		assert_true(stream_try(&peer.addr, 2000, &late, &reason) < 0);
 		assert_non_null(strstr(reason, "no RDMA device"));
@@ -223,9 +229,9 @@ static void removal_and_return(void **state)
 		fault("return");
 		meet(wild, &to);
 		if (turn < 2) {
-			for (end = now_ms() + 5000; stats[0].transport != VKR_TRANSPORT_RDMA && now_ms() < end;)
+			for (end = now_ms() + 5000; transport_of(&stats[0]) != VKR_TRANSPORT_RDMA && now_ms() < end;)
 				nanosleep(&ts, NULL);
-			assert_int_equal(stats[0].transport, VKR_TRANSPORT_RDMA);
+			assert_int_equal(transport_of(&stats[0]), VKR_TRANSPORT_RDMA);
 			assert_string_equal(stats[0].reason, "");
 			meet(l, &bound);
 		}
