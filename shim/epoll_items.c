@@ -176,6 +176,7 @@ static int make_mixed(struct vkr_epset *set, int epfd)
 {
 	struct epoll_event ev = {.events = EPOLLIN, .data.u64 = (uintptr_t)&vkr_markers[0]};
 	struct vkr_item *it;
+	int outer, r;
 
 	if (vkr_load(&set->mixed)) {
 		if (set->engine_generation != vkr_engine_generation())
@@ -185,8 +186,13 @@ static int make_mixed(struct vkr_epset *set, int epfd)
 	/* The sets that hold this one must look into it from now on: before there is a marker that makes it readable.
 	 */
 	DL_FOREACH2(set->file.items, it, file_next)
-	if (make_mixed(it->set, vkr_epset_fd(it->set)) == 0)
+	{
+		outer = vkr_epset_fd(it->set);
+		r = outer < 0 ? 0 : make_mixed(it->set, outer);
+		if (r)
+			return r;
 		item_be_dual(it);
+	}
 	set->efd = vkr_guard_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	if (set->efd < 0)
 		return -errno;
@@ -490,6 +496,26 @@ bool vkr_item_claim(struct vkr_item *it)
 	return first;
 }
 
+/* The record comes first: without it the file, ours or not yet, would be forgotten here. */
+static int kernel_add(struct vkr_epset *set, struct vkr_file *f, struct vkr_item **it, int epfd, int fd,
+		      struct epoll_event *ev)
+{
+	struct vkr_item *fresh = NULL;
+	int err;
+
+	if (!*it && !vkr_bad_pointer(ev, sizeof(*ev))) {
+		fresh = *it = vkr_item_new(set, f, fd, ev);
+		if (!fresh)
+			return -ENOMEM;
+	}
+	if (vkr_real.epoll_ctl(epfd, EPOLL_CTL_ADD, fd, ev) == 0)
+		return 0;
+	err = errno;
+	if (fresh)
+		vkr_item_free(fresh);
+	return -err;
+}
+
 /* The kernel has it all: its answer counts, and we keep a record in case the file becomes ours later. */
 static int ctl_kernel(struct vkr_epset *set, struct vkr_file *f, struct vkr_item *it, int epfd, int op, int fd,
 		      struct epoll_event *ev)
@@ -499,14 +525,21 @@ static int ctl_kernel(struct vkr_epset *set, struct vkr_file *f, struct vkr_item
 
 	if (r)
 		return r;
-	if (op != EPOLL_CTL_DEL && vkr_file_pollable(f) && !vkr_bad_pointer(ev, sizeof(*ev)) &&
-	    make_mixed(set, epfd) == 0)
+	if (op != EPOLL_CTL_DEL && vkr_file_pollable(f) && !vkr_bad_pointer(ev, sizeof(*ev))) {
+		r = make_mixed(set, epfd);
+		if (r)
+			return r;
 		dual_expected(set, f, ev->events);
-	if (!(off && op == EPOLL_CTL_DEL) && vkr_real.epoll_ctl(epfd, off ? EPOLL_CTL_ADD : op, fd, ev) < 0)
-		return -errno;
+	}
+	if (op == EPOLL_CTL_ADD)
+		r = kernel_add(set, f, &it, epfd, fd, ev);
+	else if (!(off && op == EPOLL_CTL_DEL) && vkr_real.epoll_ctl(epfd, off ? EPOLL_CTL_ADD : op, fd, ev) < 0)
+		r = -errno;
+	if (r)
+		return r;
 	if (vkr_unlikely(vkr_is_shared(f)))
 		vkr_heir_epoll((struct vkr_sock *)f, epfd, op, ev);
-	if (op == EPOLL_CTL_ADD && (it || (it = vkr_item_new(set, f, fd, ev)))) {
+	if (op == EPOLL_CTL_ADD && it) {
 		it->in_kernel = true;
 		vkr_store(&set->native, vkr_load(&set->native) + 1);
 	} else if (op == EPOLL_CTL_MOD && it) {

@@ -204,20 +204,22 @@ void vkr_file_end(struct vkr_file *f)
 
 static void alive_init(void);
 
-void vkr_fd_track(int fd, struct vkr_file *f)
+int vkr_fd_track(int fd, struct vkr_file *f)
 {
 	struct vkr_file *stale;
+	int r = -ENOMEM;
 
-	if (!f)
-		return;
 	pthread_mutex_lock(&vkr_ctl_lock);
 	alive_init();
 	stale = vkr_file_uninstall(fd);
-	vkr_file_install(fd, f);
+	if (f)
+		r = vkr_file_install(fd, f);
 	pthread_mutex_unlock(&vkr_ctl_lock);
 	if (stale)
 		vkr_file_put(stale);
-	vkr_file_put(f);
+	if (f)
+		vkr_file_put(f);
+	return r;
 }
 
 void vkr_fd_socket(int fd, int domain, int type, int protocol)
@@ -233,11 +235,11 @@ void vkr_fd_socket(int fd, int domain, int type, int protocol)
 	vkr_fd_track(fd, s ? &s->file : NULL);
 }
 
-void vkr_fd_epoll(int fd)
+int vkr_fd_epoll(int fd)
 {
 	struct vkr_epset *e = vkr_epset_new();
 
-	vkr_fd_track(fd, e ? &e->file : NULL);
+	return vkr_fd_track(fd, e ? &e->file : NULL);
 }
 
 void vkr_fd_fresh(int fd)

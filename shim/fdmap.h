@@ -109,8 +109,9 @@ struct vkr_epset *vkr_epset_new(void);
 
 /* vkr_ctl_lock held. Gives the file one more reference, held by the number; the number must be free in the table. */
 int vkr_file_install(int fd, struct vkr_file *f);
-/* The number is f's from now on, whose reference it takes over. No lock held. */
-void vkr_fd_track(int fd, struct vkr_file *f);
+/* The number is f's from now on, whose reference it takes over. No lock held. -ENOMEM, for f NULL too: it is nobody's.
+ */
+int vkr_fd_track(int fd, struct vkr_file *f);
 /* vkr_ctl_lock held. Takes the number's reference out of the table for the caller to put after unlocking; NULL if none.
  */
 struct vkr_file *vkr_file_uninstall(int fd);

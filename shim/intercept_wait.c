@@ -9,7 +9,12 @@ static int note_epoll(int fd)
 	if (fd < 0 || vkr_likely(!vkr_on()) || vkr_vforked())
 		return fd;
 	vkr_process_prepare();
-	vkr_fd_epoll(fd);
+	/* A set that is not known could hold nothing that is carried. */
+	if (vkr_fd_epoll(fd) < 0) {
+		vkr_real.close(fd);
+		errno = ENOMEM;
+		return -1;
+	}
 	errno = saved;
 	return fd;
 }

@@ -220,8 +220,7 @@ int vkr_pair_adopt(int fd, struct vkr_sock *listener)
 		vkr_options_inherit(s, listener,
 				    listener->kernel_fd >= 0 ? listener->kernel_fd : vkr_load(&listener->file.number));
 	vkr_store_rel(&s->state, VKR_SOCK_PAIRED);
-	vkr_fd_track(fd, &s->file);
-	return 0;
+	return vkr_fd_track(fd, &s->file);
 }
 
 /* ------------------------------------------------------------------ exec */

@@ -69,7 +69,7 @@ static inline bool vkr_tracked(int fd)
 /* After a real socket(): notes a TCP socket that a rule could flag later. */
 void vkr_fd_socket(int fd, int domain, int type, int protocol);
 /* After a real epoll_create*: notes the set. */
-void vkr_fd_epoll(int fd);
+int vkr_fd_epoll(int fd); /* 0, or -ENOMEM: then it is not known */
 /* A number was handed out by the kernel through another call (accept of an untracked listener, open, ...): a stale
  * entry must go. Cheap. Called by every wrapper that returns a new descriptor from a real call. */
 void vkr_fd_fresh(int fd);

@@ -222,6 +222,7 @@ static void *thread_main(void *p)
 
 	atomic_store(&t->tid, (pid_t)syscall(SYS_gettid));
 	ret = t->fn(t->arg);
+	t->err = errno;
 	atomic_store(&t->done, true);
 	return ret;
 }
@@ -285,7 +286,7 @@ static void wait_asleep(const char *path, struct conf_thread *t)
 
 	while (still < 15) {
 		if (t && atomic_load(&t->done))
-			conf_fail(CONF_WHERE, "the thread ended, it should be blocked");
+			conf_fail(CONF_WHERE, "the thread ended, it should be blocked (errno %s)", errno_name(t->err));
 		if (!task_look(path, &state, &now))
 			conf_fail(CONF_WHERE, "%s: cannot be read: the task ended, it should be blocked", path);
 		still = state == 'S' && now == seen ? still + 1 : 0;

@@ -167,6 +167,7 @@ struct conf_thread {
 	pthread_t thread;
 	_Atomic pid_t tid;
 	_Atomic bool done;
+	int err; /* errno at its end */
 	void *(*fn)(void *);
 	void *arg;
 };
