@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Idle connections cost next to nothing: CPU with 50 of them, memory with 1,000."""
+"""Idle connections cost next to nothing: CPU with 50 of them, memory with 1,000 (on a device fewer)."""
 import subprocess
 import time
 
@@ -13,19 +13,29 @@ class Idle(harness.Case):
     def idle_cpu(self, kind, *args):
         if harness.ASAN:
             self.skipTest('timing means nothing under a sanitizer')
-        s = self.server(*args, kind=kind)
-        clients = self.spawn(self.script('many.py', s.port, 50), s.port, stdin=subprocess.PIPE)
+        server, clients = self.used(kind, args, True)
+        # The server's own timer (hz 10) takes about 0.3 %.
+        most_server, most_clients = 0.02 * SECONDS, 0.01 * SECONDS
+        if harness.DEVICE:  # an emulated processor takes many times that: twice what TCP takes there comes on top
+            plain = self.used(kind, args, False)
+            print(f'server {server:.2f} s, clients {clients:.2f} s; by TCP {plain[0]:.2f} s, {plain[1]:.2f} s ', end='', flush=True)
+            most_server, most_clients = most_server + 2 * plain[0], most_clients + 2 * plain[1]
+        self.assertLess(server, most_server, f'CPU seconds of the server in {SECONDS} s')
+        self.assertLess(clients, most_clients, f'CPU seconds of the clients in {SECONDS} s')
+
+    def used(self, kind, args, flagged):
+        """CPU seconds of a server and of its 50 clients in SECONDS in which nobody says anything."""
+        s = self.server(*args, kind=kind, flagged=flagged)
+        clients = self.spawn(self.script('many.py', s.port, 50), s.port if flagged else [], stdin=subprocess.PIPE)
         self.expect_line(clients, b'ready\n')
         time.sleep(1)  # the end of the start-up; not a synchronisation: the measurement that follows is of a stretch of time
-        before = {pid: harness.cpu_seconds(pid) for pid in (s.pid, clients.pid)}
+        before = [harness.cpu_seconds(pid) for pid in (s.pid, clients.pid)]
         time.sleep(SECONDS)
-        used = {pid: harness.cpu_seconds(pid) - t for pid, t in before.items()}
-        # The server's own timer (hz 10) takes about 0.3 %.
-        self.assertLess(used[s.pid], 0.02 * SECONDS, f'CPU seconds of the server in {SECONDS} s')
-        self.assertLess(used[clients.pid], 0.01 * SECONDS, f'CPU seconds of the clients in {SECONDS} s')
+        used = [harness.cpu_seconds(pid) - t for pid, t in zip((s.pid, clients.pid), before)]
         clients.stdin.write(b'ping\n')
         clients.stdin.flush()
         self.expect_line(clients, b'pong\n')  # they still work
+        return used
 
     def test_cpu_valkey(self):
         self.idle_cpu('valkey')
@@ -36,8 +46,8 @@ class Idle(harness.Case):
     def test_cpu_redis(self):
         self.idle_cpu('redis')
 
-    def test_thousand_connections(self):
-        count = 1000
+    def test_memory_of_many(self):
+        count = harness.by_tier(1000, 1000, 1000, 300)
         s = self.server()
         clients = [self.spawn(self.script('many.py', s.port, count // 2), s.port, stdin=subprocess.PIPE) for _ in range(2)]
         for p in clients:

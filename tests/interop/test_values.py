@@ -5,7 +5,7 @@ import os
 
 import harness
 
-SIZES = [0, 1, 31, 1023, 65536, 1048575, 1048576, 1048577, 64 << 20]
+SIZES = [0, 1, 31, 1023, 65536, 1048575, 1048576, 1048577, harness.by_tier(64 << 20, 64 << 20, 64 << 20, 8 << 20)]
 
 
 class Values(harness.Case):
