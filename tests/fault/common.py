@@ -90,7 +90,7 @@ class Steady:
     def next_line(self, pattern, timeout):
         """The next line of news; it must match."""
         try:
-            line = self.lines.get(timeout=timeout)
+            line = self.lines.get(timeout=timeout * harness.PATIENCE)
         except queue.Empty:
             return None
         if not re.match(pattern, line):

@@ -76,9 +76,9 @@ class Death(Case):
             s.kill()
             for p in clients:
                 try:
-                    p.wait(15)
+                    p.wait(15 * harness.PATIENCE)
                 except subprocess.TimeoutExpired:
-                    self.fail(f'turn {turn}: {p.args[:2]} has not noticed after 15 s')
+                    self.fail(f'turn {turn}: {p.args[:2]} has not noticed')
                 self.assertGreaterEqual(p.returncode, 0, f'turn {turn}: {p.args[:2]} died of a signal')
             s.start()
         self.run_client(['redis-cli', '-h', harness.HOST, '-p', s.port, 'PING'], s.port)

@@ -94,7 +94,7 @@ class Hostile(Case):
         """Follows the attacker to its end."""
         self.began = self.ended = self.steady.mark()
         self.note, out = '', ''
-        timer = threading.Timer(60, h.kill)
+        timer = threading.Timer(60 * harness.PATIENCE, h.kill)
         timer.start()
         for line in h.stdout:
             out += line
