@@ -9,6 +9,7 @@
 #include "libc_raw.h"
 #include "libc_real.h"
 #include "log.h"
+#include "plain_wait.h"
 #include "pump.h"
 #include "sock.h"
 #include "socket.h"
@@ -71,7 +72,7 @@ static bool item_put(struct vkr_item *it)
 
 	pthread_mutex_lock(&set->lock);
 	vkr_ready_add(set, it);
-	if (vkr_load(&set->sleepers) && !set->signaled) {
+	if ((vkr_load(&set->sleepers) || atomic_load(&set->in_kernel)) && !set->signaled) {
 		set->signaled = true;
 		vkr_store(&set->wake_due, true);
 	}
@@ -171,6 +172,11 @@ void vkr_epset_engine_fds(struct vkr_epset *set, int epfd)
 static void item_be_dual(struct vkr_item *it);
 static void item_watch(struct vkr_item *it);
 
+static void claim_number(int fd, struct vkr_file *f, void *arg)
+{
+	vkr_plain_claim((struct vkr_epset *)f, fd, true);
+}
+
 /* vkr_ctl_lock held. */
 static int make_mixed(struct vkr_epset *set, int epfd)
 {
@@ -198,6 +204,7 @@ static int make_mixed(struct vkr_epset *set, int epfd)
 		return -errno;
 	vkr_guard_slot(set->efd, &set->efd);
 	atomic_store(&set->marked, true);
+	vkr_file_each_number(&set->file, claim_number, NULL);
 	if (vkr_real.epoll_ctl(epfd, EPOLL_CTL_ADD, set->efd, &ev) < 0) {
 		int err = errno;
 
@@ -209,9 +216,8 @@ static int make_mixed(struct vkr_epset *set, int epfd)
 	if (set->own >= 0)
 		vkr_guard_slot(set->own, &set->own);
 	vkr_epset_engine_fds(set, epfd);
+	/* Those who are asleep in it by now sleep on: who makes something ready writes the eventfd for them too. */
 	atomic_store(&set->mixed, true);
-	if (atomic_load(&set->in_kernel))
-		efd_write(set); /* asleep, and knowing nothing of us */
 	DL_FOREACH2(set->file.items, it, file_next)
 	if (it->dual)
 		item_watch(it);

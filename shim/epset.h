@@ -21,7 +21,8 @@ struct vkr_epset {
 	bool signaled;          /* the eventfd was written and not read yet; under lock */
 	_Atomic bool wake_due;  /* signaled, and the eventfd is still to be written */
 	_Atomic int sleepers;   /* changed under lock */
-	_Atomic int in_kernel;  /* threads that sleep in the kernel's wait alone: the set was not mixed */
+	_Atomic int in_kernel;  /* threads in the kernel's wait alone: the set was not mixed */
+	bool claimed;           /* no more of them past us; under plain_wait.c's lock */
 	_Atomic bool had_duals; /* set before the kernel knows of the first */
 	_Atomic bool
 	    checks_duals;    /* the same for a set, or one with EPOLLONESHOT: an event of the kernel's may not stand */

@@ -7,6 +7,7 @@
 #include "libc_real.h"
 #include "log.h"
 #include "nofile.h"
+#include "plain_wait.h"
 #include "pump.h"
 #include "sock.h"
 #include "socket.h"
@@ -53,6 +54,9 @@ int vkr_file_install(int fd, struct vkr_file *f)
 
 	if (!e)
 		return -ENOMEM;
+	/* Threads may have known another set by this number. */
+	if (f->kind == VKR_KIND_EPOLL && (vkr_file_inherited(f) || vkr_load(&((struct vkr_epset *)f)->mixed)))
+		vkr_plain_forget(fd);
 	vkr_file_hold(f);
 	atomic_fetch_add(&f->numbers, 1);
 	vkr_store(&f->number, fd);
@@ -65,8 +69,16 @@ struct vkr_file *vkr_file_uninstall(int fd)
 	vkr_entry *e = vkr_fd_entry(fd);
 	struct vkr_file *f = e ? atomic_exchange(e, NULL) : NULL;
 
-	if (f)
-		atomic_fetch_sub(&f->numbers, 1);
+	if (!f)
+		return NULL;
+	if (f->kind == VKR_KIND_EPOLL) {
+		/* Who sleeps on it does so by a number that the set will not be found by. */
+		if (vkr_load(&f->numbers) > 1 && !vkr_load(&((struct vkr_epset *)f)->mixed))
+			vkr_plain_claim((struct vkr_epset *)f, fd, false);
+		else
+			vkr_plain_forget(fd);
+	}
+	atomic_fetch_sub(&f->numbers, 1);
 	return f;
 }
 
@@ -507,6 +519,7 @@ void vkr_socket_fork_child(void)
 	vkr_options_forked();
 	vkr_connect_forked();
 	vkr_wait_forked();
+	vkr_plain_forked();
 	vkr_pump_fork_child();
 	vkr_epsets_forked(prepared);
 	prepared = false;

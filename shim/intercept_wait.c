@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Waiting. Any set may hold a carried descriptor, so all of these are routed while a rule is active. */
 #include "intercept.h"
+#include "plain_wait.h"
 
 static int note_epoll(int fd)
 {
@@ -41,6 +42,73 @@ VKR_ACTIVE int active_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev
 }
 VKR_ENTRY(int, epoll_ctl, (int epfd, int op, int fd, struct epoll_event *ev), (epfd, op, fd, ev));
 
+static int64_t to_ns(const struct timespec *ts)
+{
+	return !ts || ts->tv_sec >= 1000000000 ? -1 : ts->tv_sec * 1000000000ll + ts->tv_nsec;
+}
+
+/* The time-outs of waits that were hit, and their masks. */
+static int64_t left_ms_masked(struct vkr_plain *was)
+{
+	return was->timeout.ms * 1000000ll;
+}
+
+static int64_t left_ms(struct vkr_plain *was)
+{
+	was->mask = NULL;
+	return left_ms_masked(was);
+}
+
+static int64_t left_ts(struct vkr_plain *was)
+{
+	return to_ns(was->timeout.ts);
+}
+
+static VKR_COLD int resumed(struct vkr_plain *self, int n, int64_t (*left)(struct vkr_plain *was))
+{
+	int saved = errno, r = vkr_epoll_resume(self, n, left);
+
+	errno = r < 0 && n >= 0 ? -r : saved;
+	return r < 0 ? -1 : r;
+}
+
+/* A number that the thread does not know: the note is taken away, and what has hit it meanwhile is of no interest. */
+static VKR_COLD void turned_back(void)
+{
+	struct vkr_plain was;
+
+	if (vkr_plain_leave(vkr_plain_self))
+		vkr_plain_put(vkr_plain_left(vkr_plain_self, &was));
+}
+
+/*
+ * The exported body: past us to the kernel, where the thread knows the set's number as a plain one. Neither a lock nor
+ * an atomic read-modify-write, and no more than fifteen instructions (tests/unit/test_unflagged_cost.c).
+ */
+#define VKR_WAIT(name, params, args, left, save)                                                                       \
+	static __attribute__((noinline)) int other_##name params                                                       \
+	{                                                                                                              \
+		turned_back();                                                                                         \
+		return active_##name args;                                                                             \
+	}                                                                                                              \
+	int vkr_call_##name params                                                                                     \
+	{                                                                                                              \
+		struct vkr_plain *self = vkr_plain_self;                                                               \
+		int n;                                                                                                 \
+                                                                                                                       \
+		if (!vkr_plain_may(self)) {                                                                            \
+			if (vkr_likely(!vkr_load(&vkr_active)))                                                        \
+				return vkr_real.name args;                                                             \
+			return active_##name args;                                                                     \
+		}                                                                                                      \
+		if (!vkr_plain_enter(self, epfd, evs))                                                                 \
+			return other_##name args;                                                                      \
+		save;                                                                                                  \
+		n = vkr_real.name args;                                                                                \
+		return vkr_plain_leave(self) ? resumed(self, n, left) : n;                                             \
+	}                                                                                                              \
+	VKR_NAME(name, vkr_call_##name)
+
 VKR_ACTIVE int active_epoll_wait(int epfd, struct epoll_event *evs, int max, int timeout)
 {
 	if (vkr_likely(!vkr_on()))
@@ -48,7 +116,8 @@ VKR_ACTIVE int active_epoll_wait(int epfd, struct epoll_event *evs, int max, int
 	VKR_ROUTE(vkr_epoll_wait(epfd, evs, max, timeout * 1000000ll, NULL),
 		  vkr_real.epoll_wait(epfd, evs, max, timeout));
 }
-VKR_ENTRY(int, epoll_wait, (int epfd, struct epoll_event *evs, int max, int timeout), (epfd, evs, max, timeout));
+VKR_WAIT(epoll_wait, (int epfd, struct epoll_event *evs, int max, int timeout), (epfd, evs, max, timeout), left_ms,
+	 self->timeout.ms = timeout);
 
 VKR_ACTIVE int active_epoll_pwait(int epfd, struct epoll_event *evs, int max, int timeout, const sigset_t *mask)
 {
@@ -57,18 +126,13 @@ VKR_ACTIVE int active_epoll_pwait(int epfd, struct epoll_event *evs, int max, in
 	VKR_ROUTE(vkr_epoll_wait(epfd, evs, max, timeout * 1000000ll, mask),
 		  vkr_real.epoll_pwait(epfd, evs, max, timeout, mask));
 }
-VKR_ENTRY(int, epoll_pwait, (int epfd, struct epoll_event *evs, int max, int timeout, const sigset_t *mask),
-	  (epfd, evs, max, timeout, mask));
+VKR_WAIT(epoll_pwait, (int epfd, struct epoll_event *evs, int max, int timeout, const sigset_t *mask),
+	 (epfd, evs, max, timeout, mask), left_ms_masked, (self->timeout.ms = timeout, self->mask = mask));
 
 /* A time that the kernel refuses is the kernel's to refuse. */
 static bool time_valid(const struct timespec *ts)
 {
 	return !ts || (ts->tv_sec >= 0 && ts->tv_nsec >= 0 && ts->tv_nsec < 1000000000L);
-}
-
-static int64_t to_ns(const struct timespec *ts)
-{
-	return !ts || ts->tv_sec >= 1000000000 ? -1 : ts->tv_sec * 1000000000ll + ts->tv_nsec;
 }
 
 VKR_ACTIVE int active_epoll_pwait2(int epfd, struct epoll_event *evs, int max, const struct timespec *timeout,
@@ -79,9 +143,9 @@ VKR_ACTIVE int active_epoll_pwait2(int epfd, struct epoll_event *evs, int max, c
 	VKR_ROUTE(vkr_epoll_wait(epfd, evs, max, to_ns(timeout), mask),
 		  vkr_real.epoll_pwait2(epfd, evs, max, timeout, mask));
 }
-VKR_ENTRY(int, epoll_pwait2,
-	  (int epfd, struct epoll_event *evs, int max, const struct timespec *timeout, const sigset_t *mask),
-	  (epfd, evs, max, timeout, mask));
+VKR_WAIT(epoll_pwait2,
+	 (int epfd, struct epoll_event *evs, int max, const struct timespec *timeout, const sigset_t *mask),
+	 (epfd, evs, max, timeout, mask), left_ts, (self->timeout.ts = timeout, self->mask = mask));
 
 /* Milliseconds, negative for ever. */
 static struct timespec *from_ms(int ms, struct timespec *ts)

@@ -17,6 +17,7 @@
 #include "libc_raw.h"
 #include "libc_real.h"
 #include "log.h"
+#include "plain_wait.h"
 #include "sock.h"
 #include "socket.h"
 #include "spin.h"
@@ -29,6 +30,11 @@
 
 #define KERNEL_EVERY_NS 50000 /* how long ready streams may keep a wait from asking the kernel */
 
+static bool others_sleep(struct vkr_epset *set)
+{
+	return vkr_load(&set->sleepers) || atomic_load(&set->in_kernel);
+}
+
 /* True: somebody who sleeps was meant, and is to be woken once more by efd_renew(). */
 static bool efd_drain(struct vkr_epset *set)
 {
@@ -38,7 +44,7 @@ static bool efd_drain(struct vkr_epset *set)
 	pthread_mutex_lock(&set->lock);
 	if (VKR_RAW(SYS_read, set->efd, &n, sizeof(n)) == sizeof(n) || set->signaled)
 		set->signaled = false;
-	others = (vkr_load(&set->sleepers) && vkr_load(&set->n_ready)) || atomic_load(&set->in_kernel);
+	others = vkr_load(&set->n_ready) && others_sleep(set);
 	pthread_mutex_unlock(&set->lock);
 	return others;
 }
@@ -162,9 +168,7 @@ static int strip_markers(struct vkr_epset *set, struct epoll_event *evs, int n)
 			continue;
 		}
 		if (which == 0) {
-			efd_drain(set); /* the caller takes what is there; */
-			if (vkr_unlikely(atomic_load(&set->in_kernel)))
-				efd_renew(set); /* others are to learn that the set is mixed now */
+			efd_drain(set); /* the caller takes what is there, and leave_rest() tells others of the rest */
 			continue;
 		}
 		if (nfds < 0)
@@ -472,17 +476,9 @@ static void kernel_wait_done(struct vkr_epset **set)
 	atomic_fetch_sub(&(*set)->in_kernel, 1);
 }
 
-/* Nothing of ours is in the set. It may become mixed while we sleep: the eventfd ends the kernel's wait then. */
-static int plain_wait(struct vkr_epset *set, int epfd, struct epoll_event *evs, int max, int64_t left,
-		      const sigset_t *mask)
+/* What the kernel has returned, without our markers, where the set may have become mixed meanwhile. */
+static int after_plain(struct vkr_epset *set, struct epoll_event *evs, int r)
 {
-	VKR_CLEANUP(kernel_wait_done) struct vkr_epset *waits = set;
-	int r;
-
-	atomic_fetch_add(&waits->in_kernel, 1);
-	if (atomic_load(&set->mixed))
-		return 0;
-	r = real_epoll_wait(epfd, evs, max, left, mask);
 	if (r <= 0 || vkr_likely(!vkr_load_acq(&set->marked)))
 		return r;
 	/* The markers are in the set a moment before it is called mixed; those of a set inside only after that. */
@@ -493,6 +489,18 @@ static int plain_wait(struct vkr_epset *set, int epfd, struct epoll_event *evs, 
 		r = merge_duals(set, evs, 0, r);
 	}
 	return r;
+}
+
+/* Nothing of ours is in the set. It may become mixed while we sleep: counted, we are woken by the eventfd too. */
+static int plain_wait(struct vkr_epset *set, int epfd, struct epoll_event *evs, int max, int64_t left,
+		      const sigset_t *mask)
+{
+	VKR_CLEANUP(kernel_wait_done) struct vkr_epset *waits = set;
+
+	atomic_fetch_add(&waits->in_kernel, 1);
+	if (atomic_load(&set->mixed))
+		return 0;
+	return after_plain(set, evs, real_epoll_wait(epfd, evs, max, left, mask));
 }
 
 #define MIXED_NOW (VKR_PASS + 1)
@@ -528,6 +536,14 @@ static bool good_events(struct epoll_event *evs, int max)
 	return true;
 }
 
+/* What the caller leaves, because it had no room or because it is still ready, is for the next who sleeps. */
+static int leave_rest(struct vkr_epset *set, int r)
+{
+	if (r > 0 && vkr_load(&set->n_ready) && vkr_unlikely(others_sleep(set)))
+		efd_renew(set);
+	return r;
+}
+
 int vkr_epoll_wait(int epfd, struct epoll_event *evs, int max, int64_t left, const sigset_t *mask)
 {
 	VKR_CLEANUP(vkr_file_putp) struct vkr_file *f = NULL;
@@ -537,8 +553,10 @@ int vkr_epoll_wait(int epfd, struct epoll_event *evs, int max, int64_t left, con
 
 	vkr_fork_check();
 	set = vkr_epset_get(epfd);
-	if (!set)
+	if (!set) {
+		vkr_plain_learn(epfd);
 		return VKR_PASS;
+	}
 	f = &set->file;
 	if (vkr_unlikely(max <= 0 || max > INT32_MAX / (int)sizeof(*evs)))
 		return VKR_PASS;
@@ -558,16 +576,39 @@ int vkr_epoll_wait(int epfd, struct epoll_event *evs, int max, int64_t left, con
 	}
 	if (vkr_unlikely(vkr_load(&set->n_heirs)))
 		vkr_epset_take_heirs(set);
+	r = 0;
 	if (!vkr_load_acq(&set->mixed)) {
+		vkr_plain_learn(epfd);
 		r = plain_wait(set, epfd, evs, max, left, mask);
-		if (r || !vkr_load_acq(&set->mixed))
-			return r;
+		if (!r && !vkr_load_acq(&set->mixed))
+			return 0;
 	}
-	if (!good_events(evs, max))
-		return -EFAULT;
-	r = mixed_wait(set, epfd, evs, max, deadline, mask);
-	/* What the caller leaves, because it had no room or because it is still ready, is for the next who sleeps. */
-	if (r > 0 && vkr_load(&set->n_ready) && vkr_unlikely(vkr_load(&set->sleepers)))
-		efd_renew(set);
-	return r;
+	if (!r)
+		r = good_events(evs, max) ? mixed_wait(set, epfd, evs, max, deadline, mask) : -EFAULT;
+	return leave_rest(set, r);
+}
+
+int vkr_epoll_resume(struct vkr_plain *self, int n, int64_t (*left)(struct vkr_plain *was))
+{
+	VKR_CLEANUP(vkr_file_putp) struct vkr_file *f = NULL;
+	struct vkr_plain was;
+	struct vkr_epset *set = vkr_plain_left(self, &was);
+	struct epoll_event *evs = (struct epoll_event *)(uintptr_t)was.events;
+	int64_t deadline;
+	int r;
+
+	if (!set)
+		return n;
+	f = &set->file;
+	r = after_plain(set, evs, n);
+	if (r || n <= 0) /* the time is over, or there is something of the kernel's */
+		return r > 0 ? leave_rest(set, r) : n;
+	deadline = left(&was);
+	if (deadline > 0)
+		deadline += was.hit_at; /* nobody has looked at the clock before */
+	if (!vkr_load_acq(&set->mixed))
+		r = plain_wait(set, vkr_epset_fd(set), evs, n, time_left(deadline), was.mask);
+	if (!r)
+		r = good_events(evs, n) ? mixed_wait(set, vkr_epset_fd(set), evs, n, deadline, was.mask) : -EFAULT;
+	return leave_rest(set, r);
 }

@@ -119,6 +119,10 @@ void vkr_sock_received(int fd);
 int vkr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev);
 /* left: ns, negative for ever. mask NULL: unchanged. */
 int vkr_epoll_wait(int epfd, struct epoll_event *evs, int max, int64_t left, const sigset_t *mask);
+/* The end of a wait past us (plain_wait.h) whose set was claimed meanwhile: n is what the kernel returned, left() its
+ * time-out in ns. The rest of the wait, if nothing is left of that. */
+struct vkr_plain;
+int vkr_epoll_resume(struct vkr_plain *self, int n, int64_t (*left)(struct vkr_plain *was));
 /* timeout NULL: for ever. */
 int vkr_poll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask);
 /* The remaining time is written to *left where left is not NULL (select does so on Linux). */

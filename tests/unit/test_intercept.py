@@ -11,16 +11,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 
 LIB, FOLDER = (os.path.abspath(a) for a in sys.argv[1:3])
-CALLS, FORTIFIED, EARLY, COST = (
-    os.path.join(FOLDER, 'test_intercept_' + n) for n in ('calls', 'fortified', 'early.so', 'cost'))
+CALLS, FORTIFIED, EARLY = (os.path.join(FOLDER, 'test_intercept_' + n) for n in ('calls', 'fortified', 'early.so'))
 IDLE = {'LD_PRELOAD': LIB}
 RULE = {'LD_PRELOAD': LIB, 'VKRDMA_LISTEN': '*', 'VKRDMA_CONNECT': '*', 'VKRDMA_LOG': 'none'}
 MODES = {'native': {}, 'no rule': IDLE, 'every port': RULE}
 START_S = 1.0       # what the preload may add to a program's start
-READ_COST = 15      # instructions that it may add to an unflagged read()
 failures = []
 checks = 0
 
@@ -148,37 +145,12 @@ def all_together():
     check('the calls beside another library', status == 0, str(err))
 
 
-def instructions(env, n):
-    with tempfile.TemporaryDirectory() as folder:
-        out, lib, program = (os.path.join(folder, n) for n in ('cg', 'lib.so', 'program'))
-        for what, to in ((LIB, lib), (COST, program)):  # valgrind gives up on clang's debug information
-            subprocess.check_call(['strip', '-g', '-o', to, what])
-        env = dict(env, LD_PRELOAD=lib) if 'LD_PRELOAD' in env else env
-        status, _, err, _ = run(['valgrind', '--tool=callgrind', '--callgrind-out-file=' + out, program, str(n)], env,
-                                120)
-        if status != 0:
-            raise RuntimeError('callgrind: %s' % err.decode())
-        return int(re.search(r'^(?:summary|totals): (\d+)', open(out).read(), re.M).group(1))
-
-
-def cost():
-    if not shutil.which('valgrind'):
-        print('# valgrind is not installed: the cost of read() is not measured')
-        return
-    per_call = {mode: (instructions(env, 3000) - instructions(env, 1000)) / 2000 for mode, env in MODES.items()}
-    print('# instructions a read() of an unflagged descriptor: ' +
-          ', '.join('%s %.1f' % i for i in per_call.items()))
-    check('an unflagged read() without a rule', per_call['no rule'] - per_call['native'] <= READ_COST, str(per_call))
-    check('an unflagged read() beside a rule', per_call['every port'] - per_call['native'] <= READ_COST, str(per_call))
-    check('the measurement sees the library', per_call['no rule'] > per_call['native'], str(per_call))
-
-
 def main():
     dynamic = subprocess.check_output(['readelf', '-d', LIB], text=True)
     if re.search(r'lib(asan|tsan)', dynamic):
         print('# a sanitizer must come first in every program: skipped')
         sys.exit(77)
-    for part in (calls, fortified, compare_programs, neighbours, all_together, cost):
+    for part in (calls, fortified, compare_programs, neighbours, all_together):
         part()
     print('%d checks, %d failed' % (checks, len(failures)))
     sys.exit(1 if failures else 0)
