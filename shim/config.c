@@ -283,11 +283,9 @@ static int parse_features(const struct report *r, uint32_t *out)
 	static const struct {
 		const char *name;
 		uint32_t bits;
-	} words[] = {{"all", VKR_FEAT_ALL},
-		     {"none", 0},
-		     {"fin", VKR_FEAT_FIN},
-		     {"resize", VKR_FEAT_RESIZE},
-		     {"credit", VKR_FEAT_CREDIT}};
+	} words[] = {{"all", VKR_FEAT_ALL},       {"none", 0},
+		     {"fin", VKR_FEAT_FIN},       {"resize", VKR_FEAT_RESIZE},
+		     {"credit", VKR_FEAT_CREDIT}, {"keep", VKR_FEAT_KEEP}};
 	struct span rest = span_of(r->value);
 	size_t comma, i;
 
@@ -299,7 +297,7 @@ static int parse_features(const struct report *r, uint32_t *out)
 		for (i = 0; i < VKR_ARRAY_SIZE(words) && !equals(word, words[i].name); i++)
 			;
 		if (i == VKR_ARRAY_SIZE(words))
-			return fail(r, word, "expected all, none, or some of fin, resize and credit");
+			return fail(r, word, "expected all, none, or some of fin, resize, credit and keep");
 		*out |= words[i].bits;
 		if (comma == rest.len)
 			return 0;

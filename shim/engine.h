@@ -68,6 +68,8 @@ struct vkr_turn {
 };
 bool vkr_progress_enter(struct vkr_turn *turn);
 void vkr_progress_leave(struct vkr_turn *turn);
+/* In between: all that has come by now is taken notice of. */
+void vkr_progress_catch_up(void);
 void vkr_progress_kick(void);
 void vkr_progress_forked(void);
 void vkr_progress_lock(void); /* for fork */

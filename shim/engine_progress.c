@@ -371,6 +371,15 @@ bool vkr_progress_enter(struct vkr_turn *turn)
 	return true;
 }
 
+void vkr_progress_catch_up(void)
+{
+	if (vkr_verbs.soft)
+		vkr_verbs.soft->loop_run();
+	source.readable();
+	vkr_engine_poll();
+	tasks_run();
+}
+
 void vkr_progress_leave(struct vkr_turn *turn)
 {
 	int64_t next = INT64_MAX;

@@ -116,6 +116,7 @@ void vkr_stream_teardown(struct vkr_stream *s)
 {
 	struct ibv_qp_attr attr;
 
+	vkr_keep_leave(s);
 	vkr_timer_cancel(&s->timer);
 	vkr_alive_forget(s);
 	vkr_cm_forget(s);
@@ -166,6 +167,13 @@ static bool proof_done(const struct vkr_stream *s, bool lingering)
 	return lingering ? s->peer_fin || s->end || !s->app_closed : !s->tx.probing;
 }
 
+/* In order: the queue pair may serve another connection. */
+static void end(struct vkr_stream *s)
+{
+	if (!vkr_keep_begin(s))
+		disconnect(s);
+}
+
 /* A native peer loses what it has received and not read when we disconnect: find out, or give it time. */
 static void proof_begin(struct vkr_stream *s)
 {
@@ -193,7 +201,7 @@ static void proof_begin(struct vkr_stream *s)
 	}
 	pthread_mutex_unlock(&s->p.lock);
 	if (!wait) {
-		disconnect(s);
+		end(s);
 		return;
 	}
 	s->deadline = vkr_now_ns() + ns;
@@ -207,6 +215,10 @@ static void drain_step(struct vkr_stream *s)
 	pthread_mutex_lock(&s->p.lock);
 	vkr_tx_push(s);
 	vkr_tx_marker(s);
+	pthread_mutex_unlock(&s->p.lock);
+	/* Often all is at the peer by now. */
+	vkr_endpoint_drain(&s->ep);
+	pthread_mutex_lock(&s->p.lock);
 	drained = vkr_tx_drained(s);
 	over = s->abort || s->broken || s->peer_closed;
 	pthread_mutex_unlock(&s->p.lock);
@@ -240,10 +252,18 @@ static void proof_step(struct vkr_stream *s)
 	pthread_mutex_lock(&s->p.lock);
 	done = proof_done(s, s->lingering);
 	pthread_mutex_unlock(&s->p.lock);
-	if (done || vkr_now_ns() >= s->deadline)
+	if (done)
+		end(s);
+	else if (vkr_now_ns() >= s->deadline)
 		disconnect(s);
 	else
 		vkr_stream_timer(s, s->deadline);
+}
+
+static void kept_step(struct vkr_stream *s)
+{
+	if (!vkr_keep_goes_on(s))
+		disconnect(s);
 }
 
 /* ------------------------------------------------------------------ the step */
@@ -338,6 +358,9 @@ void vkr_stream_step(struct vkr_task *task)
 		break;
 	case VKR_PH_PROOF:
 		proof_step(s);
+		break;
+	case VKR_PH_KEPT:
+		kept_step(s);
 		break;
 	case VKR_PH_FLUSH:
 		flush_step(s);

@@ -362,6 +362,20 @@ static void on_connect_error(struct vkr_stream *s, const struct vkr_cm_event *e)
 	}
 }
 
+/* Only with all that is known of the peer by now: it may have gone. */
+static struct vkr_stream *connect_kept(const struct sockaddr *peer, const char *rule)
+{
+	struct vkr_stream *s;
+	struct vkr_turn turn;
+
+	if (!vkr_progress_enter(&turn))
+		return NULL;
+	vkr_progress_catch_up();
+	s = vkr_keep_take(peer, rule);
+	vkr_progress_leave(&turn);
+	return s;
+}
+
 int vkr_connect_start(const struct sockaddr *local, const struct sockaddr *peer, int timeout_ms, const char *rule,
 		      struct vkr_stream **stream, const char **reason)
 {
@@ -371,6 +385,9 @@ int vkr_connect_start(const struct sockaddr *local, const struct sockaddr *peer,
 		*reason = "the RDMA engine does not run";
 		return -ENODEV;
 	}
+	*stream = local ? NULL : connect_kept(peer, rule);
+	if (*stream)
+		return 0;
 	s = vkr_stream_new(VKR_ROLE_CONNECT, local, peer, rule);
 	if (!s) {
 		*reason = "out of memory";

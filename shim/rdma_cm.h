@@ -11,6 +11,7 @@ struct vkr_listener {
 	struct vkr_listener *prev, *next; /* registry */
 	struct vkr_task task;
 	unsigned epoch;
+	uint32_t serial;
 	struct rdma_cm_id *id; /* NULL while its address has no device (progress thread) */
 	struct sockaddr_storage local;
 	bool v6only;
@@ -24,7 +25,7 @@ struct vkr_listener {
 	int n_handshaking;
 	/* p.lock */
 	struct vkr_stream *waiting;
-	int n_waiting, backlog;
+	int n_waiting, n_kept, backlog;
 	bool stopped; /* shut down: until it listens again */
 	bool closing, closed;
 	pthread_cond_t closed_cond;

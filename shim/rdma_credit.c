@@ -149,6 +149,10 @@ void vkr_credit_imm(struct vkr_stream *s, enum vkr_imm type, uint32_t value, uin
 	case VKR_IMM_RESET:
 		vkr_stream_reset(s);
 		break;
+	case VKR_IMM_KEEP:
+	case VKR_IMM_OPEN:
+		vkr_keep_imm(s, type, at_end, edge);
+		break;
 	case VKR_IMM_DATA:
 		break;
 	}

@@ -205,6 +205,7 @@ void vkr_engine_fork_child(void)
 	vkr_epoch++;
 	vkr_registry = NULL;
 	vkr_cm_forked();
+	vkr_keep_forked();
 	vkr_trim_forked();
 	vkr_alive_forked();
 	vkr_cm_devices_forked();

@@ -15,6 +15,9 @@
 #define HELD_MAX  4096
 /* Ours is the limit that counts; the kernel would refuse where TCP waits. */
 #define KERNEL_BACKLOG 1024
+/* Kept queue pairs may come beside a full backlog: few of them. */
+#define KEPT_OF_BACKLOG 8
+#define KEPT_MAX        64
 
 struct vkr_listener *vkr_listeners;
 
@@ -88,6 +91,7 @@ static void request_serve(struct vkr_listener *l, struct rdma_cm_id *id, const u
 	s->id = id;
 	s->id->context = &s->owner;
 	s->listener = l;
+	s->home = l->serial;
 	l->n_handshaking++;
 	s->mapped = l->family == AF_INET6;
 	vkr_cm_take_addrs(s);
@@ -183,6 +187,16 @@ void vkr_cm_request(struct vkr_listener *l, const struct vkr_cm_event *e)
 	held_serve(l); /* accept may have made room meanwhile */
 }
 
+/* Lock held. */
+static void wait_begin(struct vkr_listener *l, struct vkr_stream *s)
+{
+	DL_APPEND2(l->waiting, s, wait_prev, wait_next);
+	l->n_waiting++;
+	vkr_pollable_set(&l->p, EPOLLIN, EPOLLIN);
+	if (l->stopped)
+		vkr_task_queue(&l->task);
+}
+
 void vkr_cm_established(struct vkr_stream *s)
 {
 	struct vkr_listener *l = s->listener;
@@ -195,11 +209,7 @@ void vkr_cm_established(struct vkr_stream *s)
 	vkr_cm_forget(s);
 	vkr_stream_opened(s);
 	pthread_mutex_lock(&l->p.lock);
-	DL_APPEND2(l->waiting, s, wait_prev, wait_next);
-	l->n_waiting++;
-	vkr_pollable_set(&l->p, EPOLLIN, EPOLLIN);
-	if (l->stopped)
-		vkr_task_queue(&l->task);
+	wait_begin(l, s);
 	pthread_mutex_unlock(&l->p.lock);
 }
 
@@ -215,15 +225,53 @@ void vkr_cm_forget(struct vkr_stream *s)
 		vkr_task_queue(&l->task);
 }
 
+/* ------------------------------------------------------------------ kept queue pairs */
+
+struct vkr_listener *vkr_listener_find(uint32_t serial)
+{
+	struct vkr_listener *l;
+
+	pthread_mutex_lock(&vkr_registry_lock);
+	DL_FOREACH (vkr_listeners, l)
+		if (l->serial == serial)
+			break;
+	pthread_mutex_unlock(&vkr_registry_lock);
+	return l;
+}
+
+bool vkr_listener_keeps(struct vkr_listener *l)
+{
+	bool keeps;
+
+	pthread_mutex_lock(&l->p.lock);
+	keeps = !l->stopped && !l->closing && l->n_kept < vkr_min(l->backlog / KEPT_OF_BACKLOG, KEPT_MAX);
+	l->n_kept += keeps;
+	pthread_mutex_unlock(&l->p.lock);
+	return keeps;
+}
+
+void vkr_listener_kept_leaves(struct vkr_stream *s, bool opened)
+{
+	struct vkr_listener *l = s->listener;
+
+	s->listener = NULL;
+	pthread_mutex_lock(&l->p.lock);
+	l->n_kept--;
+	if (opened)
+		wait_begin(l, s);
+	pthread_mutex_unlock(&l->p.lock);
+}
+
 /* ------------------------------------------------------------------ listeners */
 
-static struct vkr_stream *handshaking(const struct vkr_listener *l)
+/* Who is to come: in its handshake, or kept for another one. */
+static struct vkr_stream *expected(const struct vkr_listener *l, bool kept_only)
 {
 	struct vkr_stream *s, *found = NULL;
 
 	pthread_mutex_lock(&vkr_registry_lock);
 	DL_FOREACH (vkr_registry, s) {
-		if (s->listener == l) {
+		if (s->listener == l && (!kept_only || s->phase == VKR_PH_KEPT)) {
 			found = s;
 			break;
 		}
@@ -255,7 +303,7 @@ static void refuse_all(struct vkr_listener *l, const char *why)
 	struct vkr_stream *s;
 
 	refuse_held(l, why);
-	while ((s = handshaking(l)))
+	while ((s = expected(l, false)))
 		vkr_stream_teardown(s);
 }
 
@@ -288,7 +336,11 @@ static void reset_waiting(struct vkr_listener *l)
 /* Who is being let in just now is told the same as those who wait, when its handshake has ended. */
 static void stopped(struct vkr_listener *l)
 {
+	struct vkr_stream *s;
+
 	refuse_held(l, "the listener was shut down");
+	while ((s = expected(l, true)))
+		vkr_stream_teardown(s);
 	reset_waiting(l);
 }
 
@@ -363,6 +415,7 @@ int vkr_listener_create(const struct sockaddr *local, bool v6only, int backlog, 
 			struct vkr_listener_stats *stats, const struct vkr_admission *admission,
 			struct vkr_listener **out, const char **reason)
 {
+	static _Atomic uint32_t serial;
 	struct vkr_listener *l;
 	int ret, cancel;
 
@@ -380,6 +433,7 @@ int vkr_listener_create(const struct sockaddr *local, bool v6only, int backlog, 
 	l->task.run = listener_task;
 	l->owner.kind = VKR_OWNER_LISTENER;
 	l->epoch = vkr_epoch;
+	l->serial = atomic_fetch_add(&serial, 1);
 	l->family = local->sa_family;
 	l->backlog = backlog_of(backlog);
 	l->stats = stats;

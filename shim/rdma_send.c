@@ -225,6 +225,8 @@ static void control_immediate(struct vkr_stream *s, struct vkr_chain *c, unsigne
 		vkr_chain_imm(s, c, VKR_IMM_FIN, s->tx.pos);
 	else if (what == VKR_CTL_RESET)
 		vkr_chain_imm(s, c, VKR_IMM_RESET, 0);
+	else if (what == VKR_CTL_OPEN || what == VKR_CTL_KEEP)
+		vkr_chain_imm(s, c, what == VKR_CTL_OPEN ? VKR_IMM_OPEN : VKR_IMM_KEEP, s->tx.pos);
 	else
 		vkr_chain_credit(s, c, what == VKR_CTL_GRANT);
 }

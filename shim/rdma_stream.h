@@ -5,7 +5,8 @@
  * share, and what connection management sees. `lock` is stream->p.lock.
  *
  * The objects of verbs and of the CM are made and destroyed on the progress thread; it alone changes `phase` (under the
- * lock). Application threads post work requests and copy bytes under the lock.
+ * lock), but for VKR_PH_KEPT, which whoever takes the peer's word for it changes to VKR_PH_OPEN. Application threads
+ * post work requests and copy bytes under the lock.
  */
 #ifndef VKR_RDMA_STREAM_H
 #define VKR_RDMA_STREAM_H
@@ -50,6 +51,7 @@ enum vkr_phase {
 	VKR_PH_OPEN,
 	VKR_PH_DRAIN, /* our end: accepted bytes go out, their completions are awaited */
 	VKR_PH_PROOF, /* a native peer: waiting until it has read (T9) */
+	VKR_PH_KEPT,  /* over, and waiting for the next connection (rdma_keep.c) */
 	VKR_PH_FLUSH, /* QP in ERR, waiting for the marker */
 	VKR_PH_DEAD,  /* no verbs object is left */
 };
@@ -67,6 +69,8 @@ enum {
 	VKR_CTL_CREDIT = 1u << 7, /* credit that it may find when it looks */
 	VKR_CTL_OFFER = 1u << 8,
 	VKR_CTL_WAKE = 1u << 9,
+	VKR_CTL_OPEN = 1u << 10,
+	VKR_CTL_KEEP = 1u << 11,
 };
 
 /* received and consumed: offsets, or with credits positions that only grow, in a ring of a power of two. */
@@ -215,7 +219,12 @@ struct vkr_stream {
 	int fail_errno;
 	char reason[128];
 
-	/* accepting */
+	/* kept (rdma_keep.c) */
+	struct vkr_stream *kept_prev, *kept_next; /* connector: those that wait (progress thread) */
+	int64_t granted_ns;                       /* connector: when the acceptor kept it, or 0; lock */
+	uint32_t home;                            /* acceptor: the serial of its listener */
+
+	/* accepting; kept: the listener that it waits for */
 	struct vkr_listener *listener;
 	struct vkr_stream *wait_prev, *wait_next;
 	void *ticket; /* until accept takes it */
@@ -407,6 +416,28 @@ void vkr_alive_forked(void);
 /* Any thread. A stream has taken memory that it can give back when it is idle: staging, a second ring. */
 void vkr_trim_later(void);
 void vkr_trim_forked(void);
+
+/* ---- rdma_keep.c: progress thread, lock not held unless said otherwise */
+
+/* Both directions have ended and the application has let go. True: it waits for another connection; the caller has
+ * nothing more to end. */
+bool vkr_keep_begin(struct vkr_stream *s);
+/* Does it still wait? Else it is to be ended. */
+bool vkr_keep_goes_on(struct vkr_stream *s);
+/* Nobody opens it any more, and the peer knows. False: it was not kept, or has been opened. */
+bool vkr_keep_leave(struct vkr_stream *s);
+/* Lock held, any thread: what the peer says of it. */
+void vkr_keep_imm(struct vkr_stream *s, enum vkr_imm type, bool at_end, uint32_t *edge);
+/* A connection to this address that was opened on a kept queue pair, or NULL. */
+struct vkr_stream *vkr_keep_take(const struct sockaddr *peer, const char *rule);
+void vkr_keep_forked(void);
+
+/* rdma_listen.c. The listener with this serial, or NULL. */
+struct vkr_listener *vkr_listener_find(uint32_t serial);
+/* Counts one more kept stream, if there may be one. */
+bool vkr_listener_keeps(struct vkr_listener *l);
+/* Lock of the stream held, any thread: a kept stream leaves; `opened`: it waits to be accepted. */
+void vkr_listener_kept_leaves(struct vkr_stream *s, bool opened);
 
 /* ---- rdma_cm.c: progress thread, lock not held; called from vkr_stream_step */
 

@@ -114,7 +114,7 @@ int vkr_wire_imm_decode(uint32_t imm_be, enum vkr_imm *type, uint32_t *value)
 	memcpy(raw, &imm_be, sizeof(raw));
 	imm = get32(raw);
 	kind = imm >> 28;
-	if (kind > VKR_IMM_RESET)
+	if (kind > VKR_IMM_OPEN)
 		return -EPROTO;
 	imm &= VKR_IMM_VALUE;
 	if ((kind == VKR_IMM_DATA && !imm) || ((kind == VKR_IMM_CREDIT || kind == VKR_IMM_RESET) && imm))
@@ -241,5 +241,7 @@ uint32_t vkr_wire_features(uint32_t ours, uint32_t theirs)
 {
 	uint32_t both = ours & theirs & VKR_FEAT_ALL;
 
-	return (both & VKR_FEAT_FIN) && (both & VKR_FEAT_RESIZE) ? both : both & ~(uint32_t)VKR_FEAT_CREDIT;
+	if (!(both & VKR_FEAT_FIN) || !(both & VKR_FEAT_RESIZE))
+		both &= ~(uint32_t)VKR_FEAT_CREDIT;
+	return both & VKR_FEAT_CREDIT ? both : both & ~(uint32_t)VKR_FEAT_KEEP;
 }

@@ -86,6 +86,9 @@ enum vkr_imm {
 	VKR_IMM_SWITCH = 4,        /* the ring offered last is written from here on; value: bytes written before */
 	VKR_IMM_FIN = 5,           /* no more bytes follow; value: bytes written */
 	VKR_IMM_RESET = 6,         /* closed with unread data; value 0 */
+	/* with VKR_FEAT_KEEP */
+	VKR_IMM_KEEP = 7, /* the acceptor: both streams have ended, the queue pair stays; value: bytes written */
+	VKR_IMM_OPEN = 8, /* the connector: a new connection begins on it; value: bytes written */
 };
 
 /* Values are the low 28 bits of a count. */
@@ -119,8 +122,9 @@ enum vkr_feature {
 	VKR_FEAT_FIN = 1u << 0,    /* Fin and Reset messages */
 	VKR_FEAT_RESIZE = 1u << 1, /* the ring's length may change at any RegisterXferMemory */
 	VKR_FEAT_CREDIT = 1u << 2, /* a continuous ring with credits; only together with the two above */
+	VKR_FEAT_KEEP = 1u << 3,   /* queue pairs outlive their connections; only with credits */
 };
-#define VKR_FEAT_ALL (VKR_FEAT_FIN | VKR_FEAT_RESIZE | VKR_FEAT_CREDIT)
+#define VKR_FEAT_ALL (VKR_FEAT_FIN | VKR_FEAT_RESIZE | VKR_FEAT_CREDIT | VKR_FEAT_KEEP)
 
 struct vkr_hello {
 	uint8_t version;

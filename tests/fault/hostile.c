@@ -87,6 +87,7 @@ static void hello(uint32_t features, uint32_t length, uint64_t addr, uint32_t rk
 
 /* The other way to be a shim: a real ring and a credit word, which are known once the memory is registered. */
 static bool with_credits;
+static uint32_t shim_features = 7;
 static uint64_t word_addr;
 static uint32_t word_rkey;
 
@@ -97,11 +98,18 @@ static void pd_credits(void)
 	private_len = 56;
 }
 
+/* And to be one whose queue pairs outlive their connections. */
+static void pd_keep(void)
+{
+	pd_credits();
+	shim_features = 15;
+}
+
 static void pd_credits_fill(void)
 {
 	uint64_t word = (uintptr_t)p.ring + RP_RING - 8;
 
-	hello(7, 32768, (uintptr_t)p.ring, p.ring_mr->rkey);
+	hello(shim_features, 32768, (uintptr_t)p.ring, p.ring_mr->rkey);
 	private_len = 56;
 	private_data[4] = 2;
 	private_data[5] = 56;
@@ -340,13 +348,43 @@ static void do_reset(void)
 	chat(1);
 }
 
+static void typed(uint32_t imm)
+{
+	rp_post(&p, IBV_WR_RDMA_WRITE_WITH_IMM, p.addr, p.rkey, 0, 0, imm);
+}
+
 /* An immediate of a type between shims; arg 0: the immediate, arg 1: how often. */
 static void do_typed(void)
 {
 	unsigned i, n = (unsigned)num(1, 1);
 
 	for (i = 0; i < n && !p.dead; i++)
-		rp_post(&p, IBV_WR_RDMA_WRITE_WITH_IMM, p.addr, p.rkey, 0, 0, (uint32_t)num(0, 0));
+		typed((uint32_t)num(0, 0));
+}
+
+/* The end of a connection, and what a connector may and may not do then. arg 0: open it again, twice, wrong (it counts
+ * otherwise), data (without opening it), early (before the end). */
+static void do_keep(void)
+{
+	const char *what = arg[0] ? arg[0] : "open";
+	uint32_t sent = p.offset;
+
+	if (strcmp(what, "early")) {
+		typed(0x50000000 | sent);
+		rp_pump(&p, 300); /* the acceptor has told its end, and keeps */
+	}
+	if (!strcmp(what, "data")) {
+		chat(1);
+		return;
+	}
+	typed(0x80000000 | (sent + (strcmp(what, "wrong") ? 0 : 1)));
+	if (!strcmp(what, "twice"))
+		typed(0x80000000 | sent);
+	sent = (uint32_t)p.bytes_in;
+	chat(1);
+	rp_pump(&p, 300);
+	if (!p.dead && (uint32_t)p.bytes_in == sent)
+		exit(2); /* it is a connection if somebody answers */
 }
 
 /* Credit that was not earned. arg 0: bytes, arg 1: messages. The word is looked at when there is no room left. */
@@ -433,6 +471,8 @@ static const struct attack attacks[] = {
     {.name = "credit-fin", .before = pd_credits, .run = do_fin},
     {.name = "credit-overrun", .before = pd_credits, .run = do_overrun},
     {.name = "typed", .before = pd_credits, .run = do_typed},
+    {.name = "keep", .before = pd_keep, .run = do_keep},
+    {.name = "keep-typed", .before = pd_keep, .run = do_typed},
     {.name = "credit", .before = pd_credits, .run = do_credit},
     {.name = "credit-write", .before = pd_credits, .run = do_credit_write},
     {.name = "offer", .before = pd_credits, .run = do_offer},

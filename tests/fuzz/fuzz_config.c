@@ -3,6 +3,7 @@
 #include "fuzz.h"
 
 #include "config.h"
+#include "wire.h"
 
 #include <arpa/inet.h>
 #include <string.h>
@@ -68,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	FUZZ_CHECK(cfg.active == (cfg.n_listen + cfg.n_connect > 0));
 	FUZZ_CHECK(cfg.connect_timeout_ms >= 1 && cfg.connect_timeout_ms <= 60000);
 	FUZZ_CHECK(cfg.native_ring >= 4096 && cfg.native_ring <= 64 << 20);
-	FUZZ_CHECK(cfg.features <= 7);
+	FUZZ_CHECK(cfg.features <= VKR_FEAT_ALL);
 	if (rc < 0) {
 		check_error(err, set_name);
 		FUZZ_CHECK(!cfg.active);

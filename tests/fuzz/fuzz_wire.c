@@ -92,7 +92,7 @@ static void check_typed(const uint8_t *data, size_t size)
 	memcpy(&imm, data, 4);
 	rc = vkr_wire_imm_decode(imm, &type, &value);
 	FUZZ_CHECK(rc == 0 || rc == -EPROTO || rc == -ERANGE);
-	FUZZ_CHECK((rc == -EPROTO) == (ntohl(imm) >> 28 > VKR_IMM_RESET));
+	FUZZ_CHECK((rc == -EPROTO) == (ntohl(imm) >> 28 > VKR_IMM_OPEN));
 	if (rc)
 		return;
 	FUZZ_CHECK(value <= VKR_IMM_VALUE && (type != VKR_IMM_DATA || value));

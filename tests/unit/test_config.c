@@ -197,7 +197,7 @@ static void test_bad_values(void **state)
 	    {"VKRDMA_EARLY_REFRESH", "on", {"VKRDMA_EARLY_REFRESH", "yes or no"}},
 	    {"VKRDMA_POLL", "1001", {"VKRDMA_POLL", "0 to 1000"}},
 	    {"VKRDMA_POLL", "on", {"\"on\""}},
-	    {"VKRDMA_FEATURES", "credits", {"VKRDMA_FEATURES", "\"credits\"", "fin, resize and credit"}},
+	    {"VKRDMA_FEATURES", "credits", {"VKRDMA_FEATURES", "\"credits\"", "fin, resize, credit and keep"}},
 	    {"VKRDMA_FEATURES", "fin,,resize", {"VKRDMA_FEATURES"}},
 	    {"VKRDMA_FEATURES", "-credit", {"\"-credit\""}},
 	    {"VKRDMA_LOG", "loud", {"VKRDMA_LOG", "\"loud\""}},
@@ -276,6 +276,8 @@ static void test_good_settings(void **state)
 	assert_int_equal(cfg.features, VKR_FEAT_FIN | VKR_FEAT_RESIZE);
 	assert_int_equal(parse_one("VKRDMA_FEATURES", "credit", &cfg, err), 0);
 	assert_int_equal(cfg.features, VKR_FEAT_CREDIT);
+	assert_int_equal(parse_one("VKRDMA_FEATURES", "keep,fin", &cfg, err), 0);
+	assert_int_equal(cfg.features, VKR_FEAT_KEEP | VKR_FEAT_FIN);
 	assert_int_equal(parse_one("VKRDMA_RING", "4K", &cfg, err), 0);
 	assert_int_equal(cfg.native_ring, 4096);
 	assert_int_equal(parse_one("VKRDMA_RING", "65536", &cfg, err), 0);

@@ -197,6 +197,8 @@ static void typed_immediates(void **state)
 	    {VKR_IMM_SWITCH, 0x0abcdef0, {0x4a, 0xbc, 0xde, 0xf0}},
 	    {VKR_IMM_FIN, 0, {0x50, 0x00, 0x00, 0x00}},
 	    {VKR_IMM_RESET, 0, {0x60, 0x00, 0x00, 0x00}},
+	    {VKR_IMM_KEEP, 0x00345678, {0x70, 0x34, 0x56, 0x78}},
+	    {VKR_IMM_OPEN, 0x0fffffff, {0x8f, 0xff, 0xff, 0xff}},
 	};
 	enum vkr_imm type;
 	uint32_t imm, value;
@@ -219,7 +221,7 @@ static void typed_immediates_that_are_wrong(void **state)
 	enum vkr_imm type = VKR_IMM_FIN;
 	uint32_t i, value = 77;
 
-	for (i = VKR_IMM_RESET + 1; i < 16; i++)
+	for (i = VKR_IMM_OPEN + 1; i < 16; i++)
 		assert_int_equal(vkr_wire_imm_decode(htonl(i << 28), &type, &value), -EPROTO);
 	assert_int_equal(vkr_wire_imm_decode(htonl(0), &type, &value), -ERANGE);
 	assert_int_equal(vkr_wire_imm_decode(htonl(0x10000001), &type, &value), -ERANGE);
@@ -326,7 +328,7 @@ static void hello_golden(void **state)
 
 static const uint8_t hello2_bytes[VKR_HELLO_SIZE] = {
     'V',  'K',  'R',  '1',  2,    56,   0x01, 0x02, /* magic, version, header, receives */
-    0,    0,    0,    7,    0,    0,    0x80, 0x00, /* features, ring length */
+    0,    0,    0,    15,   0,    0,    0x80, 0x00, /* features, ring length */
     0x00, 0x00, 0x7f, 0xab, 0xcd, 0xef, 0x00, 0x00, /* ring address */
     0xca, 0xfe, 0xf0, 0x0d, 0x00, 0x10, 0x00, 0x00, /* rkey, largest ring */
     0,    0,    0,    0,    0,    0,    0,    0,    /* reserved */
@@ -381,6 +383,7 @@ static void features_in_common(void **state)
 			assert_int_equal(f & ~(a & b & VKR_FEAT_ALL), 0);
 			assert_int_equal(f & 3, a & b & 3);
 			assert_int_equal((f & VKR_FEAT_CREDIT) != 0, (a & b & 7) == 7);
+			assert_int_equal((f & VKR_FEAT_KEEP) != 0, (a & b & 15) == 15);
 		}
 	}
 }
