@@ -11,6 +11,8 @@ CONF_TEST(0)
 	c = conf_dial(l);
 	s = (int)CONF_OK(accept(l, NULL, NULL));
 	conf_exchange(c, s);
+	/* What a thread sleeps with is made once; without this it would be when a later call first has to wait. */
+	CONF_EQ(conf_poll1(s, POLLIN, 20), 0);
 	conf_close2(c, s);
 	before = conf_count_fds();
 	for (int i = 0; i < 30; i++) {

@@ -38,8 +38,10 @@ LEFT_OUT = {
     'pr_constructor': None,                            # needs another preload
     'sg_mixed_handlers': None, 'sk_rlimit_emfile': None,  # not promised
     'sk_accept_order': False, 'sk_backlog_negative': False, 'sk_names_args': False,  # the order of TCP and RDMA connections
-    'sk_churn': False, 'sk_churn_threads': False, 'sk_many': False,  # count from before there was an engine; churn.c does it
+    'sk_listener_poll': False,                         # the same
+    'sk_churn': False, 'sk_churn_threads': False, 'sk_many': False, 'sk_connect_close': False,  # count from before there was an engine; churn.c does it
     'fk_child_reconnected': False, 'fk_heirs_cost_nothing': False, 'to_connect': False,  # ask whether they are carried
+    'sk_rlimit_huge': True,                            # the program's own number is as high as the library's
     'po_args': True, 'po_efault': True,                # bad pointers: the preload would fault
 }
 # Connections of every sort, shared ones, sleepers, bulk: what touches most of what can fail.
