@@ -425,6 +425,22 @@ static int64_t time_left(int64_t deadline)
 	return deadline < 0 ? -1 : vkr_max(deadline - vkr_now_ns(), 0);
 }
 
+/* The wait is over, or was none. Markers may have taken all of the caller's room: what is behind them is ready too. */
+static int last_look(struct vkr_epset *set, int epfd, struct epoll_event *evs, int max, const sigset_t *mask)
+{
+	int k, n, tries = 0;
+
+	do {
+		k = real_epoll_wait(epfd, evs, max, 0, mask);
+		if (k <= 0)
+			return k;
+		n = strip_markers(set, evs, k);
+		if (vkr_load(&set->had_duals))
+			n = merge_duals(set, evs, 0, n);
+	} while (!n && k == max && ++tries <= VKR_MAX_DEVICES + 1);
+	return n ? n : collect(set, evs, max);
+}
+
 static bool set_ready(void *set)
 {
 	return vkr_load(&((struct vkr_epset *)set)->n_ready);
@@ -452,15 +468,8 @@ static int mixed_wait(struct vkr_epset *set, int epfd, struct epoll_event *evs, 
 			return n;
 		}
 		left = time_left(deadline);
-		if (!left) {
-			n = real_epoll_wait(epfd, evs, max, 0, mask);
-			if (n <= 0)
-				return n;
-			n = strip_markers(set, evs, n);
-			if (vkr_load(&set->had_duals))
-				n = merge_duals(set, evs, 0, n);
-			return n ? n : collect(set, evs, max);
-		}
+		if (!left)
+			return last_look(set, epfd, evs, max, mask);
 		if (vkr_spin(&spin, set_ready, set, left))
 			continue;
 		n = sleep_once(set, epfd, evs, max, left, mask);
