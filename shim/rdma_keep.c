@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Queue pairs that outlive their connections (docs/decisions/0011). Between two shims with VKR_FEAT_KEEP a connection
+ * Queue pairs that outlive their connections (docs/decisions/0012). Between two shims with VKR_FEAT_KEEP a connection
  * that has ended in order is not taken down: the acceptor says that it keeps the queue pair, and until it has waited
  * for long the connector's next connection to the same address begins on it, by a message and without the other
  * process: as over TCP, where the kernel accepts while the program is busy.
