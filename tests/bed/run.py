@@ -144,6 +144,7 @@ class Runner:
         self.options, self.device = options, Device()
         self.count = {'PASS': 0, 'FAIL': 0, 'SKIP': 0}
         self.problems, self.totals = [], {}
+        self.held = self.device.held()  # what the last test left, and the next one finds
         self.table = open(os.path.join(options.out, 'table'), 'w', encoding='utf-8')
 
     def say(self, text):
@@ -186,7 +187,7 @@ class Runner:
         """What is still held of the device though it was not before; the kernel frees some things a little later."""
         deadline = time.monotonic() + 8
         while True:
-            now = self.device.held()
+            now = self.held = self.device.held()
             more = {k: now[k] - before.get(k, 0) for k in now if now[k] > before.get(k, 0)}
             if not more or time.monotonic() > deadline:
                 return more
@@ -227,7 +228,7 @@ class Runner:
             self.count['SKIP'] += 1
             self.say(f'SKIP  {test.name:34s} it would break a device that is not the test bed\'s own')
             return
-        before, packets, counters = self.device.held(), self.device.packets() or (0, 0), self.device.counters()
+        before, packets, counters = self.held, self.device.packets() or (0, 0), self.device.counters()
         start = time.monotonic()
         with open(log_path, 'wb') as log:
             code, left = self.wait(test, self.command(test, log, proof))
