@@ -478,8 +478,8 @@ class Python(Cell):
     @topic
     def test_pipelines(self):
         s = self.serve(self.server_kind)
-        out = self.call(self.client, self.script('load.py', s.rdma, harness.by_tier(2, 4, 20)), s)
-        self.assertGreater(int(out.split()[0]), 100)
+        out = self.call(self.client, self.script('load.py', s.rdma, harness.by_tier(2, 4, 20, 6)), s)
+        self.assertGreater(int(out.split()[0]), harness.by_tier(100, 100, 100, 50), 'operations')
 
     @topic
     def test_large_replies(self):
