@@ -22,7 +22,8 @@ struct vkr_epset {
 	_Atomic bool wake_due;  /* signaled, and the eventfd is still to be written */
 	_Atomic int sleepers;   /* changed under lock */
 	_Atomic int in_kernel;  /* threads in the kernel's wait alone: the set was not mixed */
-	bool claimed;           /* no more of them past us; under plain_wait.c's lock */
+	bool known;             /* some were or will be past us, and registrations too; under plain_wait.c's lock */
+	bool claimed;           /* no more are; likewise */
 	_Atomic bool had_duals; /* set before the kernel knows of the first */
 	_Atomic bool
 	    checks_duals;    /* the same for a set, or one with EPOLLONESHOT: an event of the kernel's may not stand */

@@ -7,6 +7,7 @@
 #include "guard.h"
 #include "libc_real.h"
 #include "nofile.h"
+#include "socket.h"
 #include "stats.h"
 
 #include <fcntl.h>
@@ -27,6 +28,7 @@ struct leaf {
 	_Atomic int forward[LEAF_BITS];
 };
 
+_Atomic unsigned vkr_guard_low = VKR_FD_CHUNK_SIZE;
 static struct leaf *_Atomic top[TOP_SIZE];
 static _Atomic int64_t guarded;
 
@@ -79,6 +81,7 @@ static bool bit_clear(struct leaf *leaf, int fd)
 
 void vkr_guard_mark(int fd)
 {
+	unsigned low = vkr_load(&vkr_guard_low);
 	struct leaf *leaf = leaf_make(fd);
 	unsigned i = bit_index(fd);
 	uint64_t mask = UINT64_C(1) << (i % 64);
@@ -87,6 +90,8 @@ void vkr_guard_mark(int fd)
 		return;
 	atomic_store(&leaf->slots[i], NULL);
 	atomic_store(&leaf->forward[i], 0);
+	while ((unsigned)fd < low && !atomic_compare_exchange_weak(&vkr_guard_low, &low, (unsigned)fd))
+		;
 	if (!(atomic_fetch_or(&leaf->bits[i / 64], mask) & mask))
 		count_publish(1);
 }

@@ -27,6 +27,8 @@ void vkr_guard_close(int fd);
 
 /* Without locks; false for any number out of range. */
 bool vkr_guard_has(int fd);
+/* No number below was ever guarded, and none from VKR_FD_CHUNK_SIZE on is below it. */
+extern VKR_LOCAL _Atomic unsigned vkr_guard_low;
 
 /* A dup2 of the application's is about to take this number: moves ours aside. The owner learns the new number through
  * the slot it registered, which lies in memory that is never freed, or used for anything but slots: the owner may

@@ -5,14 +5,13 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-int vkr_note_fresh(int fd)
+void vkr_note_stale(int fd)
 {
 	int saved = errno;
 
-	if (fd >= 0 && vkr_on())
+	if (vkr_on())
 		vkr_fd_fresh(fd);
 	errno = saved;
-	return fd;
 }
 
 static void each_right(const struct msghdr *m, void (*fn)(int fd))
@@ -71,11 +70,11 @@ static bool ours(int fd)
 
 VKR_ACTIVE int active_close(int fd)
 {
-	if (vkr_likely(!vkr_on() || !ours(fd)))
+	if (!vkr_on() || !ours(fd))
 		return vkr_real.close(fd);
 	VKR_ROUTE(vkr_sock_close(fd), vkr_real.close(fd));
 }
-VKR_ENTRY(int, close, (int fd), (fd));
+VKR_ENTRY_IF(int, close, (int fd), (fd), !vkr_foreign(fd));
 VKR_NAME(__close, vkr_call_close);
 
 VKR_ACTIVE int active_close_range(unsigned first, unsigned last, int flags)
@@ -107,7 +106,7 @@ VKR_ACTIVE int active_dup(int fd)
 		return vkr_note_fresh(vkr_real.dup(fd));
 	VKR_ROUTE(vkr_sock_dup(fd, 0, false), vkr_note_fresh(vkr_real.dup(fd)));
 }
-VKR_ENTRY(int, dup, (int fd), (fd));
+VKR_ENTRY_OTHER(int, dup, (int fd), (fd), !vkr_foreign(fd), vkr_note_fresh(vkr_real.dup(fd)));
 
 /* dup2(fd, fd) replaces nothing. */
 static int note_replaced(int oldfd, int newfd)
@@ -152,7 +151,8 @@ VKR_ACTIVE int active_fcntl(int fd, int cmd, void *arg)
 		return fcntl_real(fd, cmd, arg);
 	VKR_ROUTE(vkr_sock_fcntl(fd, cmd, arg), fcntl_real(fd, cmd, arg));
 }
-VKR_ENTRY(int, fcntl, (int fd, int cmd, void *arg), (fd, cmd, arg));
+VKR_ENTRY_IF(int, fcntl, (int fd, int cmd, void *arg), (fd, cmd, arg),
+	     !vkr_foreign(fd) || (unsigned)cmd - 1 >= F_DUPFD_CLOEXEC - 1); /* F_DUPFD is 0; those above are rare */
 VKR_NAME(fcntl64, vkr_call_fcntl);
 VKR_NAME(__fcntl, vkr_call_fcntl);
 

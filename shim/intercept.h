@@ -54,6 +54,18 @@ static inline bool vkr_on(void)
 		return active_##name args;                                                                             \
 	}                                                                                                              \
 	VKR_NAME(name, vkr_call_##name)
+/* The same where a call that is not ours is not quite libc's alone: `other` is what it comes to while a rule is active.
+ */
+#define VKR_ENTRY_OTHER(ret, name, params, args, ours, other)                                                          \
+	ret vkr_call_##name params                                                                                     \
+	{                                                                                                              \
+		if (vkr_likely(!vkr_load(&vkr_active)))                                                                \
+			return vkr_real.name args;                                                                     \
+		if (vkr_unlikely(ours))                                                                                \
+			return active_##name args;                                                                     \
+		return other;                                                                                          \
+	}                                                                                                              \
+	VKR_NAME(name, vkr_call_##name)
 #define VKR_ENTRY(ret, name, params, args) VKR_ENTRY_IF(ret, name, params, args, vkr_load(&vkr_active))
 
 /* The usual call: the first parameter is `fd`, and vkr_sock_NAME takes the same arguments. With a rule, a descriptor
@@ -66,6 +78,14 @@ static inline bool vkr_on(void)
 		VKR_ROUTE(vkr_sock_##name args, vkr_real.name args);                                                   \
 	}                                                                                                              \
 	VKR_ENTRY_IF(ret, name, params, args, vkr_fd_tracked(fd))
+
+/* A low number that is surely neither tracked nor guarded; of most descriptors, and the cheapest to ask. */
+static inline bool vkr_foreign(int fd)
+{
+	vkr_entry *chunk = vkr_load_acq(&vkr_fd_chunks[0]);
+
+	return vkr_likely((unsigned)fd < vkr_load(&vkr_guard_low) && !(chunk && vkr_load(&chunk[(unsigned)fd])));
+}
 
 /* Fork handlers, once, before the first number is noted (intercept_process.c). */
 void vkr_process_prepare(void);
@@ -81,7 +101,13 @@ static inline bool vkr_vforked(void)
 /* ---- numbers that appear behind fdmap's back (intercept.c); all keep errno */
 
 /* vkr_fd_fresh() if fd is valid and the call is the application's; returns fd. */
-int vkr_note_fresh(int fd);
+void vkr_note_stale(int fd);
+static inline int vkr_note_fresh(int fd)
+{
+	if (fd >= 0 && vkr_unlikely(vkr_fd_tracked(fd)))
+		vkr_note_stale(fd);
+	return fd;
+}
 /* SCM_RIGHTS in a message that came: the kernel has filled it, so the pointers are good. */
 void vkr_note_rights_in(const struct msghdr *m);
 /* In one that is about to be sent. */

@@ -18,11 +18,11 @@ VKR_FD_CALL(ssize_t, sendto, (int fd, const void *buf, size_t n, int flags, cons
 
 /* ------------------------------------------------------------------ messages: they may carry descriptors */
 
-static ssize_t recvmsg_real(int fd, struct msghdr *m, int flags)
+static VKR_INLINE ssize_t recvmsg_real(int fd, struct msghdr *m, int flags)
 {
 	ssize_t ret = vkr_real.recvmsg(fd, m, flags);
 
-	if (ret >= 0)
+	if (ret >= 0 && vkr_unlikely(m->msg_controllen))
 		vkr_note_rights_in(m);
 	return ret;
 }
@@ -31,11 +31,10 @@ VKR_ACTIVE ssize_t active_recvmsg(int fd, struct msghdr *m, int flags)
 {
 	if (vkr_likely(!vkr_on()))
 		return vkr_real.recvmsg(fd, m, flags);
-	if (!vkr_fd_tracked(fd))
-		return recvmsg_real(fd, m, flags);
 	VKR_ROUTE(vkr_sock_recvmsg(fd, m, flags), recvmsg_real(fd, m, flags));
 }
-VKR_ENTRY(ssize_t, recvmsg, (int fd, struct msghdr *m, int flags), (fd, m, flags));
+VKR_ENTRY_OTHER(ssize_t, recvmsg, (int fd, struct msghdr *m, int flags), (fd, m, flags), vkr_fd_tracked(fd),
+		recvmsg_real(fd, m, flags));
 
 static int recvmmsg_real(int fd, struct mmsghdr *v, unsigned n, int flags, struct timespec *timeout)
 {
@@ -57,9 +56,10 @@ VKR_ACTIVE int active_recvmmsg(int fd, struct mmsghdr *v, unsigned n, int flags,
 VKR_ENTRY(int, recvmmsg, (int fd, struct mmsghdr *v, unsigned n, int flags, struct timespec *timeout),
 	  (fd, v, n, flags, timeout));
 
-static ssize_t sendmsg_real(int fd, const struct msghdr *m, int flags)
+static VKR_INLINE ssize_t sendmsg_real(int fd, const struct msghdr *m, int flags)
 {
-	vkr_note_rights_out(m);
+	if (vkr_bad_pointer(m, sizeof(*m)) || vkr_unlikely(m->msg_controllen))
+		vkr_note_rights_out(m);
 	return vkr_real.sendmsg(fd, m, flags);
 }
 
@@ -67,11 +67,10 @@ VKR_ACTIVE ssize_t active_sendmsg(int fd, const struct msghdr *m, int flags)
 {
 	if (vkr_likely(!vkr_on()))
 		return vkr_real.sendmsg(fd, m, flags);
-	if (!vkr_fd_tracked(fd))
-		return sendmsg_real(fd, m, flags);
 	VKR_ROUTE(vkr_sock_sendmsg(fd, m, flags), sendmsg_real(fd, m, flags));
 }
-VKR_ENTRY(ssize_t, sendmsg, (int fd, const struct msghdr *m, int flags), (fd, m, flags));
+VKR_ENTRY_OTHER(ssize_t, sendmsg, (int fd, const struct msghdr *m, int flags), (fd, m, flags), vkr_fd_tracked(fd),
+		sendmsg_real(fd, m, flags));
 
 static int sendmmsg_real(int fd, struct mmsghdr *v, unsigned n, int flags)
 {

@@ -46,18 +46,16 @@ VKR_ACTIVE int active_accept(int fd, struct sockaddr *sa, socklen_t *len)
 {
 	if (vkr_likely(!vkr_on()))
 		return vkr_real.accept(fd, sa, len);
-	if (!vkr_fd_tracked(fd))
-		return vkr_note_fresh(vkr_real.accept(fd, sa, len));
 	VKR_ROUTE(vkr_sock_accept4(fd, sa, len, 0), vkr_note_fresh(vkr_real.accept(fd, sa, len)));
 }
-VKR_ENTRY(int, accept, (int fd, struct sockaddr *sa, socklen_t *len), (fd, sa, len));
+VKR_ENTRY_OTHER(int, accept, (int fd, struct sockaddr *sa, socklen_t *len), (fd, sa, len), vkr_fd_tracked(fd),
+		vkr_note_fresh(vkr_real.accept(fd, sa, len)));
 
 VKR_ACTIVE int active_accept4(int fd, struct sockaddr *sa, socklen_t *len, int flags)
 {
 	if (vkr_likely(!vkr_on()))
 		return vkr_real.accept4(fd, sa, len, flags);
-	if (!vkr_fd_tracked(fd))
-		return vkr_note_fresh(vkr_real.accept4(fd, sa, len, flags));
 	VKR_ROUTE(vkr_sock_accept4(fd, sa, len, flags), vkr_note_fresh(vkr_real.accept4(fd, sa, len, flags)));
 }
-VKR_ENTRY(int, accept4, (int fd, struct sockaddr *sa, socklen_t *len, int flags), (fd, sa, len, flags));
+VKR_ENTRY_OTHER(int, accept4, (int fd, struct sockaddr *sa, socklen_t *len, int flags), (fd, sa, len, flags),
+		vkr_fd_tracked(fd), vkr_note_fresh(vkr_real.accept4(fd, sa, len, flags)));

@@ -2,6 +2,7 @@
 /* Waiting. Any set may hold a carried descriptor, so all of these are routed while a rule is active. */
 #include "intercept.h"
 #include "plain_wait.h"
+#include "pump.h"
 
 static int note_epoll(int fd)
 {
@@ -40,7 +41,8 @@ VKR_ACTIVE int active_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev
 		return vkr_real.epoll_ctl(epfd, op, fd, ev);
 	VKR_ROUTE(vkr_epoll_ctl(epfd, op, fd, ev), vkr_real.epoll_ctl(epfd, op, fd, ev));
 }
-VKR_ENTRY(int, epoll_ctl, (int epfd, int op, int fd, struct epoll_event *ev), (epfd, op, fd, ev));
+VKR_ENTRY_IF(int, epoll_ctl, (int epfd, int op, int fd, struct epoll_event *ev), (epfd, op, fd, ev),
+	     !(vkr_plain_knows(epfd) && vkr_foreign(fd)) && vkr_load(&vkr_active));
 
 static int64_t to_ns(const struct timespec *ts)
 {
@@ -157,6 +159,42 @@ static struct timespec *from_ms(int ms, struct timespec *ts)
 	return ts;
 }
 
+/* Polls of a process that carries something look for what is ours among their descriptors: about ten instructions for
+ * each, and a dozen for each word of a set of select's. */
+#define LOOK_AT 1024
+
+static bool all_foreign(const struct pollfd *fds, nfds_t n)
+{
+	if (n > LOOK_AT || vkr_bad_pointer(fds, n * sizeof(*fds)))
+		return false;
+	for (nfds_t i = 0; i < n; i++)
+		if (vkr_fd_tracked(fds[i].fd))
+			return false;
+	return true;
+}
+
+static bool all_foreign_in(int n, const fd_set *r, const fd_set *w, const fd_set *e)
+{
+	static const unsigned long none[LOOK_AT / 64];
+	const unsigned long *in = r ? (const unsigned long *)r : none, *out = w ? (const unsigned long *)w : none,
+			    *ex = e ? (const unsigned long *)e : none;
+	size_t bytes = ((size_t)n + 63) / 64 * 8;
+
+	if (n <= 0 || n > LOOK_AT || vkr_bad_pointer(in, bytes) || vkr_bad_pointer(out, bytes) ||
+	    vkr_bad_pointer(ex, bytes))
+		return false;
+	for (int i = 0; i < n; i += 64) {
+		unsigned long bits = in[i / 64] | out[i / 64] | ex[i / 64];
+
+		if (n - i < 64)
+			bits &= (1ul << (n - i)) - 1;
+		for (; bits; bits &= bits - 1)
+			if (vkr_fd_tracked(i + __builtin_ctzl(bits)))
+				return false;
+	}
+	return true;
+}
+
 VKR_ACTIVE int active_poll(struct pollfd *fds, nfds_t n, int timeout)
 {
 	struct timespec ts;
@@ -165,7 +203,8 @@ VKR_ACTIVE int active_poll(struct pollfd *fds, nfds_t n, int timeout)
 		return vkr_real.poll(fds, n, timeout);
 	VKR_ROUTE(vkr_poll(fds, n, from_ms(timeout, &ts), NULL), vkr_real.poll(fds, n, timeout));
 }
-VKR_ENTRY(int, poll, (struct pollfd * fds, nfds_t n, int timeout), (fds, n, timeout));
+VKR_ENTRY_IF(int, poll, (struct pollfd * fds, nfds_t n, int timeout), (fds, n, timeout),
+	     vkr_polls_concern_us() && !all_foreign(fds, n));
 VKR_NAME(__poll, vkr_call_poll);
 
 VKR_ACTIVE int active_ppoll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask)
@@ -174,10 +213,10 @@ VKR_ACTIVE int active_ppoll(struct pollfd *fds, nfds_t n, const struct timespec 
 		return vkr_real.ppoll(fds, n, timeout, mask);
 	VKR_ROUTE(vkr_poll(fds, n, timeout, mask), vkr_real.ppoll(fds, n, timeout, mask));
 }
-VKR_ENTRY(int, ppoll, (struct pollfd * fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask),
-	  (fds, n, timeout, mask));
+VKR_ENTRY_IF(int, ppoll, (struct pollfd * fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask),
+	     (fds, n, timeout, mask), vkr_polls_concern_us() && !all_foreign(fds, n));
 
-VKR_ACTIVE int active_select(int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout)
+VKR_ACTIVE int ours_select(int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout)
 {
 	struct timespec ts, left;
 	int saved = errno, ret;
@@ -205,18 +244,33 @@ VKR_ACTIVE int active_select(int n, fd_set *r, fd_set *w, fd_set *e, struct time
 	return -1;
 }
 
-VKR_ENTRY(int, select, (int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout), (n, r, w, e, timeout));
+VKR_ACTIVE int active_select(int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout)
+{
+	if (all_foreign_in(n, r, w, e))
+		return vkr_real.select(n, r, w, e, timeout);
+	return ours_select(n, r, w, e, timeout);
+}
+VKR_ENTRY_IF(int, select, (int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout), (n, r, w, e, timeout),
+	     vkr_polls_concern_us());
 VKR_NAME(__select, vkr_call_select);
 
-VKR_ACTIVE int active_pselect(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout,
-			      const sigset_t *mask)
+VKR_ACTIVE int ours_pselect(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout,
+			    const sigset_t *mask)
 {
 	if (vkr_likely(!vkr_on()) || !time_valid(timeout))
 		return vkr_real.pselect(n, r, w, e, timeout, mask);
 	VKR_ROUTE(vkr_select(n, r, w, e, timeout, mask, NULL), vkr_real.pselect(n, r, w, e, timeout, mask));
 }
-VKR_ENTRY(int, pselect, (int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout, const sigset_t *mask),
-	  (n, r, w, e, timeout, mask));
+VKR_ACTIVE int active_pselect(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout,
+			      const sigset_t *mask)
+{
+	if (all_foreign_in(n, r, w, e))
+		return vkr_real.pselect(n, r, w, e, timeout, mask);
+	return ours_pselect(n, r, w, e, timeout, mask);
+}
+VKR_ENTRY_IF(int, pselect,
+	     (int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout, const sigset_t *mask),
+	     (n, r, w, e, timeout, mask), vkr_polls_concern_us());
 
 int vkr_call_poll_chk(struct pollfd *fds, nfds_t n, int timeout, size_t size)
 {

@@ -151,6 +151,7 @@ void vkr_plain_forked(void)
 void vkr_plain_learn(int epfd)
 {
 	struct vkr_plain *self = vkr_plain_self;
+	struct vkr_epset *set;
 	struct vkr_file *f;
 	vkr_entry *e;
 
@@ -164,7 +165,10 @@ void vkr_plain_learn(int epfd)
 	/* As claims see it: under the same lock. */
 	e = vkr_fd_entry(epfd);
 	f = e ? vkr_load_acq(e) : NULL;
-	if (!f || (f->kind == VKR_KIND_EPOLL && !vkr_file_inherited(f) && !((struct vkr_epset *)f)->claimed))
+	set = f && f->kind == VKR_KIND_EPOLL && !vkr_file_inherited(f) ? (struct vkr_epset *)f : NULL;
+	if (set)
+		set->known = true;
+	if (!f || (set && !set->claimed))
 		vkr_store(&self->number, epfd);
 	pthread_mutex_unlock(&lock);
 }

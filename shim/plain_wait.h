@@ -53,6 +53,12 @@ static VKR_INLINE bool vkr_plain_enter(struct vkr_plain *self, int epfd, const v
 	return vkr_likely(VKR_PLAIN_READ(int, self->number) == epfd);
 }
 
+/* The set of the number is as plain as the thread knows: what is not ours is registered past us. */
+static VKR_INLINE bool vkr_plain_knows(int epfd)
+{
+	return vkr_likely(VKR_PLAIN_READ(int, vkr_plain_self->number) == epfd);
+}
+
 /* Not in one already: a signal's handler has interrupted it, or jumped out of it. Nor a thread that never waited. */
 static VKR_INLINE bool vkr_plain_may(struct vkr_plain *self)
 {

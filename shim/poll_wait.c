@@ -341,11 +341,6 @@ static bool is_user(struct vkr_file *f, int fd)
 	return vkr_is_heir(f) || (!vkr_file_inherited(f) && watchable(f));
 }
 
-static bool concerned(void)
-{
-	return vkr_engine_running() || vkr_load(&vkr_pair_inherited);
-}
-
 /* How many descriptors concern us. */
 static nfds_t count_user(const struct pollfd *fds, nfds_t n)
 {
@@ -595,7 +590,7 @@ static bool too_many(nfds_t n)
 
 int vkr_poll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask)
 {
-	if (!n || !concerned() || bad_timeout(timeout))
+	if (!n || !vkr_polls_concern_us() || bad_timeout(timeout))
 		return VKR_PASS;
 	if (too_many(n))
 		return -EINVAL;
@@ -686,8 +681,8 @@ int vkr_select(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *ti
 	int64_t deadline, remains;
 	int ret;
 
-	if (n <= 0 || n > FDS_MAX || (!r && !w && !e) || bad_timeout(timeout) || !concerned() || bad_set(n, r) ||
-	    bad_set(n, w) || bad_set(n, e))
+	if (n <= 0 || n > FDS_MAX || (!r && !w && !e) || bad_timeout(timeout) || !vkr_polls_concern_us() ||
+	    bad_set(n, r) || bad_set(n, w) || bad_set(n, e))
 		return VKR_PASS;
 	vkr_fork_check();
 	fds = malloc((size_t)n * sizeof(*fds));

@@ -67,7 +67,12 @@ void vkr_pair_name_used(int fd);
 int vkr_pair_pass(int fd, int right);
 
 /* True once this process has inherited a carried connection. */
-extern _Atomic bool vkr_pair_inherited;
+extern VKR_LOCAL _Atomic bool vkr_pair_inherited;
+/* Nothing is carried, inherited or listened for before: poll and select are the kernel's. */
+static inline bool vkr_polls_concern_us(void)
+{
+	return vkr_engine_running() || vkr_load(&vkr_pair_inherited);
+}
 
 /* The addresses in the name; false if fd is no connection's. */
 bool vkr_pair_addrs(int fd, struct sockaddr_storage *local, struct sockaddr_storage *peer);

@@ -25,7 +25,11 @@
  * seconds).
  */
 int vkr_engine_start(const char **reason);
-bool vkr_engine_running(void);
+extern VKR_LOCAL _Atomic bool vkr_engine_runs;
+static inline bool vkr_engine_running(void)
+{
+	return vkr_load_acq(&vkr_engine_runs);
+}
 
 /*
  * The sleep protocol. A thread that wants to wait for streams:

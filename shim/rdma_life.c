@@ -12,7 +12,7 @@
 #define RETRY_NS (10000 * VKR_MS)
 
 static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic bool running;
+_Atomic bool vkr_engine_runs;
 static bool opened; /* the libraries, which survive a fork */
 static bool forked, prepared;
 static int failure;
@@ -62,16 +62,16 @@ int vkr_engine_start(const char **reason)
 {
 	int ret, cancel;
 
-	if (vkr_load_acq(&running))
+	if (vkr_load_acq(&vkr_engine_runs))
 		return 0;
 	cancel = vkr_verbs_enter();
 	pthread_mutex_lock(&start_lock);
-	if (!vkr_load(&running) && (!failure || may_have_changed())) {
+	if (!vkr_load(&vkr_engine_runs) && (!failure || may_have_changed())) {
 		ret = failure;
 		failure = start(&failure_reason);
 		failure_ns = vkr_now_ns();
 		if (!failure)
-			vkr_store_rel(&running, true);
+			vkr_store_rel(&vkr_engine_runs, true);
 		else
 			vkr_log(ret ? VKR_LOG_DEBUG : VKR_LOG_WARN, "RDMA is not available: %s; connections use TCP",
 				failure_reason);
@@ -81,11 +81,6 @@ int vkr_engine_start(const char **reason)
 	pthread_mutex_unlock(&start_lock);
 	vkr_verbs_leave(cancel);
 	return ret;
-}
-
-bool vkr_engine_running(void)
-{
-	return vkr_load_acq(&running);
 }
 
 /* ------------------------------------------------------------------ flush */
@@ -215,7 +210,7 @@ void vkr_engine_fork_child(void)
 	pthread_mutex_init(&vkr_registry_lock, NULL);
 	pthread_cond_init(&vkr_registry_cond, NULL);
 	pthread_mutex_init(&start_lock, NULL);
-	vkr_store(&running, false);
+	vkr_store(&vkr_engine_runs, false);
 	failure = 0;
 	forked = true;
 }
