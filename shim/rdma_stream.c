@@ -164,7 +164,9 @@ void vkr_stream_opened(struct vkr_stream *s)
 void vkr_stream_ended(struct vkr_stream *s, uint32_t *edge)
 {
 	s->peer_fin = true;
-	*edge |= ALL_OVER; /* the kernel wakes everybody, who waits for OUT too */
+	/* The kernel wakes everybody, who waits for OUT too. After a reset the end is no news. */
+	if (!s->reset)
+		*edge |= ALL_OVER;
 }
 
 void vkr_stream_disconnected(struct vkr_stream *s)
