@@ -226,7 +226,7 @@ static bool rx_place(struct sv_qp *qp, struct sv_rwqe *e, uint64_t off, const ch
 		part = (uint32_t)sv_min((uint64_t)len, e->sge[i].length - off);
 		if (!sv_lkey_ok(e->sge[i].lkey, e->sge[i].addr, e->sge[i].length, IBV_ACCESS_LOCAL_WRITE, pd, &va))
 			return false;
-		memcpy(va + off, from, part);
+		sv_dma(va + off, from, part);
 		from += part;
 		len -= part;
 		off = 0;
@@ -344,7 +344,7 @@ static void got_write(struct sv_qp *qp, const struct sv_desc *d)
 		__atomic_store_n((uint64_t *)va, word, __ATOMIC_RELEASE);
 		return;
 	}
-	memcpy(va, from, d->len);
+	sv_dma(va, from, d->len);
 }
 
 static void answer_add(struct sv_qp *qp, const struct sv_answer *from)
@@ -416,7 +416,7 @@ void sv_answer_progress(struct sv_qp *qp)
 			if (!sv_room(qp, d.len))
 				break;
 		}
-		memcpy(sv_payload_at(qp), a->atomic ? (char *)&a->old : (char *)(a->va + a->done), d.len);
+		sv_dma(sv_payload_at(qp), a->atomic ? (char *)&a->old : (char *)(a->va + a->done), d.len);
 		a->done += d.len;
 		if (a->done == a->len)
 			d.flags = SV_F_LAST;
@@ -460,7 +460,7 @@ static void got_resp(struct sv_qp *qp, const struct sv_desc *d)
 			sv_qp_set_err(qp);
 			return;
 		}
-		memcpy(va + off, from + at, part);
+		sv_dma(va + off, from + at, part);
 		at += part;
 		off = 0;
 	}

@@ -16,7 +16,7 @@ void sv_sg_gather(struct ibv_sge *sg, uint32_t n, uint64_t off, char *to, uint64
 			continue;
 		}
 		part = sv_min(len, sg[i].length - off);
-		memcpy(to, (char *)sg[i].addr + off, part);
+		sv_dma(to, (char *)sg[i].addr + off, part);
 		to += part;
 		len -= part;
 		off = 0;
@@ -33,7 +33,7 @@ void sv_sg_scatter(struct ibv_sge *sg, uint32_t n, uint64_t off, const char *fro
 			continue;
 		}
 		part = sv_min(len, sg[i].length - off);
-		memcpy((char *)sg[i].addr + off, from, part);
+		sv_dma((char *)sg[i].addr + off, from, part);
 		from += part;
 		len -= part;
 		off = 0;

@@ -78,7 +78,7 @@ CONF_TEST(CONF_TCP_TOO | CONF_LONG)
 			}
 		}
 	}
-	CONF_GE(flooded, 1000000);
+	CONF_GE(flooded, 100000); /* on a busy machine the flooders get little of it */
 	atomic_store(&stop, true);
 	conf_join(pid);
 	/* The flooders may be stuck in a full socket: what they wrote is read away until they have ended. */

@@ -22,7 +22,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WAIT_MS 30000
+#ifdef __SANITIZE_THREAD__
+#define SLOWER 4
+#else
+#define SLOWER 1
+#endif
+#define WAIT_MS (30000 * SLOWER)
 #define CHUNK   (256u << 10)
 
 /* The library has it in libc_real.c, for which real.c stands in. */
