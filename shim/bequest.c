@@ -308,6 +308,7 @@ static int adopt(struct vkr_sock *l, int fd, int flags)
 	int r = vkr_pair_adopt(fd, l);
 
 	if (r < 0) {
+		vkr_warn("a connection that another process handed over ends: %s", strerror(-r));
 		vkr_real.close(fd);
 		return r;
 	}

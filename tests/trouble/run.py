@@ -49,7 +49,7 @@ FEW = ('trouble_churn', 'ep_level', 'ep_nested_edge', 'ep_two_sets', 'fk_child_b
        'fk_prefork', 'fk_spawn', 'io_random_threads', 'io_sizes', 'io_splice', 'io_stdio', 'po_several', 'po_wake', 'sk_accept_flags',
        'sk_churn', 'sk_close_unread', 'sk_connect_nonblock', 'sk_linger', 'sk_options', 'th_readers')
 # What a program may be told when memory, descriptors or a connection are gone.
-LACK = r'\b(ENOMEM|ENOBUFS|EMFILE|ENFILE|ENOSPC)\b|cannot be given to the process that accepts it'
+LACK = r'\b(ENOMEM|ENOBUFS|EMFILE|ENFILE|ENOSPC)\b|cannot be given to the process that accepts it|handed over ends'
 
 
 # A waiter that has no eventfd looks every millisecond: it does not stay asleep.
