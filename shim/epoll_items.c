@@ -78,7 +78,7 @@ static bool item_put(struct vkr_item *it)
 	}
 	wake = vkr_load(&set->wake_due); /* perhaps another's, who may never come to it */
 	pthread_mutex_unlock(&set->lock);
-	if (set->poll.watches) { /* racy on purpose: a watcher that is being added looks at the set afterwards */
+	if (vkr_load(&set->poll.watched)) { /* a watcher that is being added looks at the set afterwards */
 		pthread_mutex_lock(&set->poll.lock);
 		wake |= vkr_pollable_post(&set->poll, EPOLLIN, EPOLLIN);
 		pthread_mutex_unlock(&set->poll.lock);
@@ -90,7 +90,7 @@ static void set_wake(struct vkr_epset *set)
 {
 	if (vkr_load(&set->wake_due) && atomic_exchange(&set->wake_due, false))
 		efd_write(set);
-	if (set->poll.watches) {
+	if (vkr_load(&set->poll.watched)) {
 		pthread_mutex_lock(&set->poll.lock);
 		vkr_pollable_wake(&set->poll);
 		pthread_mutex_unlock(&set->poll.lock);

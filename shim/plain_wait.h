@@ -43,7 +43,11 @@ struct vkr_plain {
 extern VKR_LOCAL VKR_TLS struct vkr_plain *vkr_plain_self;
 
 /* A relaxed load that compilers let be part of a comparison: one instruction. */
+#ifdef __SANITIZE_THREAD__
+#define VKR_PLAIN_READ(type, word) vkr_load(&(word))
+#else
 #define VKR_PLAIN_READ(type, word) (*(const type *)&(word))
+#endif
 
 /* The thread is about to wait on the number: true if it may do so past us; vkr_plain_leave() follows. */
 static VKR_INLINE bool vkr_plain_enter(struct vkr_plain *self, int epfd, const void *events)

@@ -7,6 +7,7 @@ void vkr_pollable_init(struct vkr_pollable *p)
 {
 	pthread_mutex_init(&p->lock, NULL);
 	vkr_store(&p->ready, 0);
+	vkr_store(&p->watched, false);
 	p->watches = NULL;
 }
 
@@ -47,6 +48,7 @@ void vkr_watch_add_locked(struct vkr_pollable *p, struct vkr_watch *w)
 {
 	w->due = false;
 	DL_APPEND(p->watches, w);
+	vkr_store(&p->watched, true);
 }
 
 void vkr_watch_add(struct vkr_pollable *p, struct vkr_watch *w)
@@ -60,6 +62,7 @@ void vkr_watch_del(struct vkr_pollable *p, struct vkr_watch *w)
 {
 	pthread_mutex_lock(&p->lock);
 	DL_DELETE(p->watches, w);
+	vkr_store(&p->watched, p->watches != NULL);
 	pthread_mutex_unlock(&p->lock);
 }
 

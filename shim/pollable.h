@@ -26,6 +26,7 @@ struct vkr_watch {
 struct vkr_pollable {
 	pthread_mutex_t lock;
 	_Atomic uint32_t ready;
+	_Atomic bool watched; /* there are any: for a look without the lock */
 	struct vkr_watch *watches;
 };
 

@@ -3,7 +3,7 @@
  * while others are busy: the wait ends with nothing, and not before its time. */
 #include "conf.h"
 
-#define MS 150
+#define MS (150 * conf_scale())
 
 static int ep;
 
