@@ -113,7 +113,12 @@ static struct vkr_options *table_of(struct vkr_sock *s)
 
 int vkr_options_room(struct vkr_sock *s, const struct vkr_sock *listener)
 {
-	return (!listener->options && !vkr_load(&listener->touched)) || table_of(s) ? 0 : -ENOMEM;
+	int r;
+
+	pthread_mutex_lock(&scratch_lock);
+	r = (!listener->options && !vkr_load(&listener->touched)) || table_of(s) ? 0 : -ENOMEM;
+	pthread_mutex_unlock(&scratch_lock);
+	return r;
 }
 
 /* What the library itself acts on. */
@@ -199,13 +204,8 @@ static void touch(struct vkr_sock *s, int level, int name)
 /* Before the kernel has the value, so that there is a place for it if the socket is carried. */
 static int touch_with_room(struct vkr_sock *s, int level, int name)
 {
-	int r;
-
 	touch(s, level, name);
-	pthread_mutex_lock(&scratch_lock);
-	r = vkr_options_room(s, s);
-	pthread_mutex_unlock(&scratch_lock);
-	return r;
+	return vkr_options_room(s, s);
 }
 
 /* The kernel gives a socket the priority of its new type of service; the scratch socket has it now. scratch_lock held.
@@ -238,49 +238,58 @@ static void copy_from(struct vkr_sock *s, int fd, int level, int name)
 	put(s, level, name, a, alen);
 }
 
-void vkr_options_seed(struct vkr_sock *s, int fd)
+/* scratch_lock held. */
+static void seed(struct vkr_sock *s, int fd)
 {
 	uint64_t left = vkr_load(&s->touched);
 	int i;
 
-	pthread_mutex_lock(&scratch_lock);
 	for (; left; left &= left - 1) {
 		i = __builtin_ctzll(left);
 		copy_from(s, fd, carried_over[i].level, carried_over[i].name);
 	}
 	to_stream(s);
+}
+
+void vkr_options_seed(struct vkr_sock *s, int fd)
+{
+	pthread_mutex_lock(&scratch_lock);
+	seed(s, fd);
 	pthread_mutex_unlock(&scratch_lock);
 }
 
-/* Accepted sockets start with their listener's options; reading those from the kernel once does for many accepts. */
+/* Accepted sockets start with their listener's options; reading those from the kernel once does for many accepts. Many
+ * threads may be at it: a listener's table is under scratch_lock. */
 void vkr_options_inherit(struct vkr_sock *child, struct vkr_sock *l, int listener_fd)
 {
 	struct vkr_options *o;
 	int i;
 
+	pthread_mutex_lock(&scratch_lock);
 	if (!l->options || !l->options->seeded) {
 		if (l->options)
 			l->options->n = 0;
-		vkr_options_seed(l, listener_fd);
+		seed(l, listener_fd);
 		if (!table_of(l))
-			return;
+			goto out;
 		l->options->seeded = true;
 	}
 	o = l->options;
 	for (i = 0; i < o->n; i++)
 		put(child, o->entry[i].level, o->entry[i].name, o->entry[i].value, o->entry[i].len);
-	if (find(o, SOL_SOCKET, SO_KEEPALIVE) || find(o, SOL_SOCKET, SO_SNDBUF)) {
-		pthread_mutex_lock(&scratch_lock);
+	if (find(o, SOL_SOCKET, SO_KEEPALIVE) || find(o, SOL_SOCKET, SO_SNDBUF))
 		to_stream(child);
-		pthread_mutex_unlock(&scratch_lock);
-	}
+out:
+	pthread_mutex_unlock(&scratch_lock);
 }
 
 /* A setsockopt on a listener passed. */
 static void options_changed(struct vkr_sock *l)
 {
+	pthread_mutex_lock(&scratch_lock);
 	if (l->options)
 		l->options->seeded = false;
+	pthread_mutex_unlock(&scratch_lock);
 }
 
 void vkr_options_return(struct vkr_sock *s, int fd)
