@@ -6,7 +6,7 @@
  * A thread's plain stores go through a store buffer: others see them later, in order. membarrier() empties it, and finds
  * the instruction that takes a note away done or not begun. What is under the lock, and the kernel's part, is one step.
  *
- * NT  threads; each waits TURNS times. NO_HANDLER: no signals.
+ * NT  threads; each waits TURNS times. NO_HANDLER: no signals. NO_NATIVE: no events of the kernel's own.
  */
 #ifndef NT
 #define NT 2
@@ -334,7 +334,9 @@ init {
 		:: else -> break
 		od;
 		run maker();
+#ifndef NO_NATIVE
 		run others();
+#endif
 		run monitor()
 	}
 }
