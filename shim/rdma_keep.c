@@ -142,6 +142,16 @@ static void on_keep(struct vkr_stream *s, bool at_end)
 	s->granted_ns = vkr_now_ns();
 }
 
+/* What the program still holds has ended in order long ago: no error of its own. */
+bool vkr_keep_taken_back(struct vkr_stream *s)
+{
+	bool kept = s->granted_ns && s->phase != VKR_PH_KEPT;
+
+	if (kept)
+		s->granted_ns = 0;
+	return kept;
+}
+
 static bool same_address(const struct sockaddr_storage *a, const struct sockaddr *b)
 {
 	const struct sockaddr_in6 *a6 = (const void *)a, *b6 = (const void *)b;

@@ -128,6 +128,8 @@ void vkr_stream_break(struct vkr_stream *s, int error)
 /* tcp_reset(): in CLOSE_WAIT, and only there, it is a broken pipe. */
 void vkr_stream_reset(struct vkr_stream *s)
 {
+	if (vkr_keep_taken_back(s))
+		return;
 	vkr_stream_break(s, s->peer_fin && !s->wr_shut ? EPIPE : ECONNRESET);
 }
 

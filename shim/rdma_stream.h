@@ -221,7 +221,7 @@ struct vkr_stream {
 
 	/* kept (rdma_keep.c) */
 	struct vkr_stream *kept_prev, *kept_next; /* connector: those that wait (progress thread) */
-	int64_t granted_ns;                       /* connector: when the acceptor kept it, or 0; lock */
+	int64_t granted_ns;                       /* when the acceptor kept it, as each end knows it, or 0; lock */
 	uint32_t home;                            /* acceptor: the serial of its listener */
 
 	/* accepting; kept: the listener that it waits for */
@@ -428,6 +428,8 @@ bool vkr_keep_goes_on(struct vkr_stream *s);
 bool vkr_keep_leave(struct vkr_stream *s);
 /* Lock held, any thread: what the peer says of it. */
 void vkr_keep_imm(struct vkr_stream *s, enum vkr_imm type, bool at_end, uint32_t *edge);
+/* Lock held, any thread: a reset has come. True: all it says is that the acceptor keeps the queue pair no longer. */
+bool vkr_keep_taken_back(struct vkr_stream *s);
 /* A connection to this address that was opened on a kept queue pair, or NULL. */
 struct vkr_stream *vkr_keep_take(const struct sockaddr *peer, const char *rule);
 void vkr_keep_forked(void);
