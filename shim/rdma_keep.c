@@ -94,6 +94,7 @@ static bool accept_begin(struct vkr_stream *s)
 	clean = (s->ticket || !admission->admit) && is_clean(s);
 	if (clean) {
 		retire(s);
+		s->granted_ns = vkr_now_ns();
 		s->tx.control |= VKR_CTL_KEEP;
 		vkr_tx_push(s);
 	} else {
@@ -106,8 +107,12 @@ static bool accept_begin(struct vkr_stream *s)
 /* Lock held. */
 static void on_open(struct vkr_stream *s, bool at_end, uint32_t *edge)
 {
-	if (!at_end || s->phase != VKR_PH_KEPT || s->role != VKR_ROLE_ACCEPT) {
+	if (!at_end || !s->granted_ns || s->role != VKR_ROLE_ACCEPT) {
 		vkr_stream_violation(s, "it opens a connection that was not kept");
+		return;
+	}
+	if (s->phase != VKR_PH_KEPT) { /* our reset is on its way */
+		vkr_stream_break(s, ECONNRESET);
 		return;
 	}
 	renew(s, s->listener->rule);
@@ -269,6 +274,8 @@ bool vkr_keep_goes_on(struct vkr_stream *s)
 {
 	bool over;
 
+	/* It may have been opened in time, while this process was stopped. */
+	vkr_endpoint_drain(&s->ep);
 	pthread_mutex_lock(&s->p.lock);
 	over = s->phase == VKR_PH_KEPT &&
 	       (s->end || s->broken || s->peer_closed || s->flushed || s->reset || vkr_now_ns() >= s->deadline);

@@ -362,6 +362,31 @@ static void an_opened_one_ends_with_its_listener(void **state)
 	assert_int_equal(n_tickets, 0);
 }
 
+/* This process was stopped for long: its clock says so before its completion queue does what came in time. */
+static void what_was_opened_in_time_is_found_late(void **state)
+{
+	struct sockaddr_in to = address(16);
+	struct vkr_listener *l = listener(&to, 64);
+	struct both b = both(&to, l);
+	struct vkr_stream *s;
+	struct vkr_turn turn;
+
+	both_close(&b);
+	pause_ms(20);
+	while (!vkr_progress_enter(&turn))
+		pause_ms(1);
+	b.in->deadline = vkr_now_ns();
+	s = vkr_keep_take((struct sockaddr *)&to, "t");
+	assert_ptr_equal(s, b.out);
+	assert_true(vkr_keep_goes_on(b.in));
+	vkr_progress_leave(&turn);
+	assert_true(pollable_wait(vkr_listener_pollable(l), EPOLLIN, 5000));
+	vkr_listener_close(l);
+	vkr_stream_close(s, 1000);
+	assert_true(left_here(0, SOON));
+	assert_int_equal(n_tickets, 0);
+}
+
 /* Beside a full backlog come an eighth of it, and none where it is small. */
 static void few_come_beside_the_backlog(void **state)
 {
@@ -447,6 +472,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(a_listener_that_closes_takes_them_along),
 	    cmocka_unit_test(a_listener_that_was_shut_down_lets_nobody_in),
 	    cmocka_unit_test(an_opened_one_ends_with_its_listener),
+	    cmocka_unit_test(what_was_opened_in_time_is_found_late),
 	    cmocka_unit_test(few_come_beside_the_backlog),
 	    cmocka_unit_test(without_means_for_another_it_is_not_kept),
 	    cmocka_unit_test(who_died_is_not_connected_to),
