@@ -542,8 +542,8 @@ void vkr_listener_stop(struct vkr_listener *l)
 	cancel = vkr_verbs_enter();
 	pthread_mutex_lock(&l->p.lock);
 	l->stopped = true;
-	vkr_task_queue(&l->task);
 	pthread_mutex_unlock(&l->p.lock);
+	vkr_task_now(&l->task);
 	reset_waiting(l);
 	vkr_verbs_leave(cancel);
 }

@@ -576,6 +576,8 @@ static void features_set(uint32_t features)
 	vkr_progress_leave(&turn);
 }
 
+static struct vkr_listener *listener;
+
 static void *answer_questions(void *arg)
 {
 	struct peer *p = arg;
@@ -585,6 +587,10 @@ static void *answer_questions(void *arg)
 	while (read(p->ask, &c, 1) == 1) {
 		if (c >= '0' && c <= '0' + VKR_FEAT_ALL)
 			features_set((uint32_t)(c - '0'));
+		else if (c == 's')
+			vkr_listener_stop(listener);
+		else if (c == 'b')
+			vkr_listener_backlog(listener, 511);
 		else if (c != 'g')
 			CHECK(vkr_verbs.soft->fault(c == 'j' ? "join" : "cut") == 0);
 		g.qps = vkr_load(&vkr_stats->qps);
@@ -608,23 +614,22 @@ static void thread_run(void *(*fn)(void *), void *arg)
 
 static void server_main(struct peer *p)
 {
-	struct vkr_listener *l;
 	struct vkr_stream *s;
 	const char *reason = "";
 	void *ticket;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	stream_engine();
-	if (vkr_listener_create((struct sockaddr *)&p->addr, false, 511, "test", NULL, NULL, &l, &reason)) {
+	if (vkr_listener_create((struct sockaddr *)&p->addr, false, 511, "test", NULL, NULL, &listener, &reason)) {
 		fprintf(stderr, "listen: %s\n", reason);
 		abort();
 	}
 	CHECK(write(p->answer, "r", 1) == 1);
 	thread_run(answer_questions, p);
 	for (;;) {
-		while (!pollable_wait(vkr_listener_pollable(l), EPOLLIN, WAIT_MS))
+		while (!pollable_wait(vkr_listener_pollable(listener), EPOLLIN, WAIT_MS))
 			;
-		while ((s = vkr_listener_accept(l, &ticket)))
+		while ((s = vkr_listener_accept(listener, &ticket)))
 			thread_run(serve, s);
 	}
 }
@@ -692,6 +697,13 @@ void peer_link(struct peer *p, bool up)
 	struct peer_gauges g;
 
 	ask(p, up ? 'j' : 'c', &g);
+}
+
+void peer_listens(struct peer *p, bool on)
+{
+	struct peer_gauges g;
+
+	ask(p, on ? 'b' : 's', &g);
 }
 
 void peer_features(struct peer *p, uint32_t features)

@@ -46,6 +46,7 @@ void peer_start(struct peer *p);
 void peer_stop(struct peer *p);
 void peer_gauges(struct peer *p, struct peer_gauges *g);
 void peer_link(struct peer *p, bool up);
+void peer_listens(struct peer *p, bool on); /* shut down, or again */
 /* What the server agrees to on connections from now on: VKR_FEAT_*. */
 void peer_features(struct peer *p, uint32_t features);
 
