@@ -33,6 +33,29 @@ struct vkr_held {
 
 /* ------------------------------------------------------------------ requests */
 
+static struct vkr_stream *kept_one(void)
+{
+	struct vkr_stream *s;
+
+	pthread_mutex_lock(&vkr_registry_lock);
+	DL_FOREACH (vkr_registry, s)
+		if (s->phase == VKR_PH_KEPT && s->role == VKR_ROLE_ACCEPT)
+			break;
+	pthread_mutex_unlock(&vkr_registry_lock);
+	return s;
+}
+
+/* Who is there goes before who may come again. */
+static void *admit(const struct vkr_admission *admission)
+{
+	struct vkr_stream *kept;
+	void *ticket;
+
+	while (!(ticket = admission->admit(admission->arg)) && (kept = kept_one()))
+		vkr_stream_teardown(kept);
+	return ticket;
+}
+
 static int accept_request(struct vkr_stream *s, const char **what)
 {
 	const struct vkr_admission *admission = &s->listener->admission;
@@ -41,7 +64,7 @@ static int accept_request(struct vkr_stream *s, const char **what)
 	int ret;
 
 	if (admission->admit) {
-		s->ticket = admission->admit(admission->arg);
+		s->ticket = admit(admission);
 		s->dismiss = admission->dismiss;
 		*what = "no descriptor or memory is left for it";
 		if (!s->ticket)

@@ -245,11 +245,12 @@ static void another_address_takes_none(void **state)
 /* ------------------------------------------------------------------ listeners, in this process */
 
 static int n_tickets;
+static int max_tickets = 1000;
 static bool no_ticket;
 
 static void *admit(void *arg)
 {
-	if (no_ticket) {
+	if (no_ticket || n_tickets >= max_tickets) {
 		errno = EMFILE;
 		return NULL;
 	}
@@ -472,6 +473,33 @@ static void without_means_for_another_it_is_not_kept(void **state)
 	assert_int_equal(n_tickets, 0);
 }
 
+/* What is kept is given up for who is there. */
+static void a_newcomer_goes_before_those_that_may_come(void **state)
+{
+	struct sockaddr_in to = address(17), local = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct vkr_listener *l = listener(&to, 64);
+	struct both b = both(&to, l);
+	const char *reason = "";
+	struct vkr_stream *s;
+
+	both_close(&b);
+	pause_ms(20);
+	assert_true(left_here(2, SOON));
+	assert_int_equal(n_tickets, 1);
+	max_tickets = 1;
+	assert_int_equal(vkr_connect_start((struct sockaddr *)&local, (struct sockaddr *)&to, 5000, "t", &s, &reason),
+			 0);
+	stream_wait(s, EPOLLOUT);
+	assert_int_equal(vkr_stream_state(s), VKR_STREAM_OPEN);
+	assert_true(left_here(2, SOON));
+	assert_int_equal(n_tickets, 1);
+	max_tickets = 1000;
+	vkr_stream_close(s, 1000);
+	vkr_listener_close(l);
+	assert_true(left_here(0, SOON));
+	assert_int_equal(n_tickets, 0);
+}
+
 /* ------------------------------------------------------------------ ends */
 
 static void who_died_is_not_connected_to(void **state)
@@ -519,6 +547,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(few_come_beside_the_backlog),
 	    cmocka_unit_test(without_means_for_another_it_is_not_kept),
 	    cmocka_unit_test(an_exit_does_not_wait_for_them),
+	    cmocka_unit_test(a_newcomer_goes_before_those_that_may_come),
 	    cmocka_unit_test(who_died_is_not_connected_to), /* the last */
 	};
 
