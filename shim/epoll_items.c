@@ -205,7 +205,7 @@ static int make_mixed(struct vkr_epset *set, int epfd)
 	vkr_guard_slot(set->efd, &set->efd);
 	atomic_store(&set->marked, true);
 	vkr_file_each_number(&set->file, claim_number, NULL);
-	if (set->known) /* nobody has counted what was registered past us */
+	if (vkr_load(&set->known)) /* nobody has counted what was registered past us */
 		vkr_store(&set->native, vkr_load(&set->native) + 1);
 	if (vkr_real.epoll_ctl(epfd, EPOLL_CTL_ADD, set->efd, &ev) < 0) {
 		int err = errno;

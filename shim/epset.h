@@ -22,7 +22,7 @@ struct vkr_epset {
 	_Atomic bool wake_due;  /* signaled, and the eventfd is still to be written */
 	_Atomic int sleepers;   /* changed under lock */
 	_Atomic int in_kernel;  /* threads in the kernel's wait alone: the set was not mixed */
-	bool known;             /* some were or will be past us, and registrations too; under plain_wait.c's lock */
+	_Atomic bool known;     /* some were or will be past us, and registrations too; under plain_wait.c's lock */
 	bool claimed;           /* no more are; likewise */
 	_Atomic bool had_duals; /* set before the kernel knows of the first */
 	_Atomic bool

@@ -167,7 +167,7 @@ void vkr_plain_learn(int epfd)
 	f = e ? vkr_load_acq(e) : NULL;
 	set = f && f->kind == VKR_KIND_EPOLL && !vkr_file_inherited(f) ? (struct vkr_epset *)f : NULL;
 	if (set)
-		set->known = true;
+		vkr_store(&set->known, true);
 	if (!f || (set && !set->claimed))
 		vkr_store(&self->number, epfd);
 	pthread_mutex_unlock(&lock);
