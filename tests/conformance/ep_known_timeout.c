@@ -3,7 +3,7 @@
  * while others are busy: the wait ends with nothing, and not before its time. */
 #include "conf.h"
 
-#define MS (150 * conf_scale())
+#define MS (300 * conf_scale())
 
 static int ep;
 
@@ -16,7 +16,8 @@ static void *waiter(void *arg)
 	for (i = 0; i < 3; i++)
 		CONF_EQ(epoll_wait(ep, &ev, 1, 0), 0);
 	from = conf_ns();
-	CONF_EQ(arg ? epoll_pwait2(ep, &ev, 1, &(struct timespec){0, MS * 1000000l}, NULL) : epoll_wait(ep, &ev, 1, MS),
+	CONF_EQ(arg ? epoll_pwait2(ep, &ev, 1, &(struct timespec){MS / 1000, MS % 1000 * 1000000l}, NULL)
+		    : epoll_wait(ep, &ev, 1, MS),
 		0);
 	return (void *)(intptr_t)(conf_ns() - from);
 }
