@@ -218,6 +218,9 @@ void vkr_pump_new(struct vkr_sock *s, int fd)
 		if (s->pair_lib >= 0)
 			vkr_guard_close(s->pair_lib);
 		s->pair_lib = -1;
+		vkr_warn(
+		    "descriptor %d: cannot be shared with other processes or stdio: no memory or descriptor is left",
+		    fd);
 		return;
 	}
 	vkr_guard_slot(p->lib, &p->lib);

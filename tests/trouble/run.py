@@ -38,7 +38,7 @@ LEFT_OUT = {
     'pr_constructor': None,                            # needs another preload
     'sg_mixed_handlers': None, 'sk_rlimit_emfile': None,  # not promised
     'sk_accept_order': False, 'sk_backlog_negative': False, 'sk_names_args': False,  # the order of TCP and RDMA connections
-    'sk_listener_poll': False,                         # the same
+    'sk_listener_poll': False, 'sk_connect_already': False,  # the same
     'sk_churn': False, 'sk_churn_threads': False, 'sk_many': False, 'sk_connect_close': False,  # count from before there was an engine; churn.c does it
     'fk_child_reconnected': False, 'fk_heirs_cost_nothing': False, 'to_connect': False,  # ask whether they are carried
     'sk_rlimit_huge': True,                            # the program's own number is as high as the library's
@@ -49,7 +49,7 @@ FEW = ('trouble_churn', 'ep_level', 'ep_nested_edge', 'ep_two_sets', 'fk_child_b
        'fk_prefork', 'fk_spawn', 'io_random_threads', 'io_sizes', 'io_splice', 'io_stdio', 'po_several', 'po_wake', 'sk_accept_flags',
        'sk_churn', 'sk_close_unread', 'sk_connect_nonblock', 'sk_linger', 'sk_options', 'th_readers')
 # What a program may be told when memory, descriptors or a connection are gone.
-LACK = r'\b(ENOMEM|ENOBUFS|EMFILE|ENFILE|ENOSPC)\b|cannot be given to the process that accepts it|handed over ends'
+LACK = r'\b(ENOMEM|ENOBUFS|EMFILE|ENFILE|ENOSPC)\b|cannot be given to the process that accepts it|handed over ends|cannot be shared with'
 
 
 # A waiter that has no eventfd looks every millisecond: it does not stay asleep.
