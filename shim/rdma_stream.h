@@ -142,8 +142,8 @@ struct vkr_stream {
 	struct vkr_stream *prev, *next; /* registry */
 	unsigned epoch;                 /* of the process that made it: a forked child must not touch it */
 
-	_Atomic int state; /* enum vkr_stream_state */
-	enum vkr_phase phase;
+	_Atomic int state;             /* enum vkr_stream_state */
+	_Atomic(enum vkr_phase) phase; /* the progress thread looks at it without the lock */
 	enum vkr_role role;
 	enum vkr_peer_kind peer_kind;
 	uint32_t features; /* both sides have */
@@ -225,7 +225,7 @@ struct vkr_stream {
 	uint32_t home;                            /* acceptor: the serial of its listener */
 
 	/* accepting; kept: the listener that it waits for */
-	struct vkr_listener *listener;
+	_Atomic(struct vkr_listener *) listener;
 	struct vkr_stream *wait_prev, *wait_next;
 	void *ticket; /* until accept takes it */
 	void (*dismiss)(void *ticket);
