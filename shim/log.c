@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #define LINE_SIZE 1024
+#define MORE_SIZE 40 /* of it, for the number of lines left out */
 
 enum vkr_log_level vkr_log_level = VKR_LOG_WARN;
 
@@ -130,18 +131,79 @@ void vkr_log_open(enum vkr_log_level level, const char *file_or_null)
 	errno = saved;
 }
 
+/* ------------------------------------------------------------------ peers that make us warn without end */
+
+#define KINDS    64 /* of warnings: more than there are */
+#define QUIET_NS 1000000000ll
+
+/* A kind is a format, of which each warning has one of its own. */
+static struct kind {
+	_Atomic(const char *) fmt;
+	_Atomic int64_t until; /* the next line, CLOCK_MONOTONIC */
+	_Atomic unsigned left_out;
+} kinds[KINDS];
+
+static struct kind *kind_of(const char *fmt)
+{
+	size_t i, first = (uintptr_t)fmt / 8 % KINDS;
+
+	for (i = 0; i < KINDS; i++) {
+		struct kind *k = &kinds[(first + i) % KINDS];
+		const char *none = NULL;
+
+		if (vkr_load(&k->fmt) == fmt || atomic_compare_exchange_strong(&k->fmt, &none, fmt) || none == fmt)
+			return k;
+	}
+	return NULL;
+}
+
+/* False: this one is left out. Else *more are told of with it that were. */
+static bool kind_may(const char *fmt, unsigned *more)
+{
+	struct kind *k = kind_of(fmt);
+	struct timespec ts;
+	int64_t now, until;
+
+	if (!k)
+		return true;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	now = ts.tv_sec * 1000000000ll + ts.tv_nsec;
+	until = vkr_load(&k->until);
+	if (now < until || !atomic_compare_exchange_strong(&k->until, &until, now + QUIET_NS)) {
+		atomic_fetch_add(&k->left_out, 1);
+		return false;
+	}
+	*more = atomic_exchange(&k->left_out, 0);
+	return true;
+}
+
+static void kinds_forget(void)
+{
+	size_t i;
+
+	for (i = 0; i < KINDS; i++) {
+		vkr_store(&kinds[i].until, 0);
+		vkr_store(&kinds[i].left_out, 0);
+	}
+}
+
+/* ------------------------------------------------------------------ lines */
+
 /* Formats one line; returns its length, newline included. Control characters would forge lines or drive a terminal. */
-static VKR_PRINTF(3, 0) size_t line_format(char *line, enum vkr_log_level level, const char *fmt, va_list ap)
+static VKR_PRINTF(4, 0) size_t
+    line_format(char *line, enum vkr_log_level level, unsigned more, const char *fmt, va_list ap)
 {
 	int head = snprintf(line, LINE_SIZE, "libvkrdma[%d] %s: ", (int)getpid(), level_names[level]);
 	int body = vsnprintf(line + head, LINE_SIZE - head, fmt, ap);
-	size_t len = head + (body > 0 ? body : 0);
+	size_t len = head + (body > 0 ? body : 0), most = LINE_SIZE - (more ? MORE_SIZE : 2);
 	size_t i;
 
-	if (len > LINE_SIZE - 2) {
-		len = LINE_SIZE - 2;
+	if (len > most) {
+		len = most;
 		memcpy(line + len - 3, "...", 3);
 	}
+	if (more)
+		len += (size_t)snprintf(line + len, MORE_SIZE, " (and %u like it before)", more);
 	for (i = head; i < len; i++)
 		if ((unsigned char)line[i] < ' ' || line[i] == 0x7f)
 			line[i] = '?';
@@ -182,11 +244,12 @@ void vkr_log_write(enum vkr_log_level level, const char *fmt, ...)
 {
 	char line[LINE_SIZE];
 	int saved = errno, cancel;
+	unsigned more = 0;
 	va_list ap;
 	size_t len;
 	int fd;
 
-	if (level <= VKR_LOG_NONE || level > VKR_LOG_DEBUG)
+	if (level <= VKR_LOG_NONE || level > VKR_LOG_DEBUG || (level == VKR_LOG_WARN && !kind_may(fmt, &more)))
 		return;
 	/* Lines are written with locks held: a cancelled thread must not end here. */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
@@ -194,7 +257,7 @@ void vkr_log_write(enum vkr_log_level level, const char *fmt, ...)
 	if (fd >= 0) {
 		va_start(ap, fmt);
 		errno = saved; /* for %m */
-		len = line_format(line, level, fmt, ap);
+		len = line_format(line, level, more, fmt, ap);
 		va_end(ap);
 		line_emit(fd, line, len);
 	}
@@ -206,6 +269,7 @@ void vkr_log_forked(void)
 {
 	__atomic_store_n(&file_fd, -1, __ATOMIC_RELEASE);
 	vkr_store(&file_failed, false);
+	kinds_forget();
 }
 
 const char *vkr_address_text(const struct sockaddr *sa, char *buf, size_t size)

@@ -2,9 +2,10 @@
 /*
  * One line to a descriptor per message: "libvkrdma[PID] LEVEL: text". Formats on the stack, writes once, no malloc, no
  * stdio stream, errno preserved. The level and the target come from VKRDMA_LOG (see config.h): LEVEL or LEVEL:FILE.
- * Default level: warn, to stderr. Descriptor 2 is not duplicated (a copy would keep a pipe open behind a daemon):
- * before each line it is compared with what it was at vkr_log_open(), and one that the program closed or reused is left
- * alone.
+ * Default level: warn, to stderr. Of each kind of warning, that is of each format, one line a second is written, with
+ * the number of those that were left out before it: peers can make us warn. Descriptor 2 is not duplicated (a copy
+ * would keep a pipe open behind a daemon): before each line it is compared with what it was at vkr_log_open(), and one
+ * that the program closed or reused is left alone.
  */
 #ifndef VKR_LOG_H
 #define VKR_LOG_H

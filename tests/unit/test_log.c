@@ -121,6 +121,59 @@ static void test_one_message_is_one_line(void **state)
 	assert_ptr_equal(strchr(line, '\n'), line + strlen(line) - 1);
 }
 
+static void warn(int i)
+{
+	vkr_warn("peer %d broke the protocol", i);
+}
+
+static size_t lines_of(const char *text, const char *what)
+{
+	size_t n = 0;
+
+	while ((text = strstr(text, what))) {
+		text++;
+		n++;
+	}
+	return n;
+}
+
+/* A peer that makes the library warn again and again does not fill the log, and hides no other warning. */
+static void test_warnings_do_not_flood(void **state)
+{
+	struct timespec ts = {.tv_nsec = 20000000};
+	const char *text;
+	int i;
+
+	vkr_log_open(VKR_LOG_INFO, NULL);
+	for (i = 0; i < 500; i++) {
+		warn(i);
+		vkr_info("connection %d", i % 4);
+		if (i % 4 == 3)
+			vkr_warn("something else");
+		if (i == 19) {
+			text = got();
+			assert_int_equal(lines_of(text, "broke the protocol\n"), 1);
+			assert_non_null(strstr(text, "peer 0 broke"));
+			assert_int_equal(lines_of(text, "something else\n"), 1);
+			assert_int_equal(lines_of(text, "connection"), 20);
+			vkr_log_level = VKR_LOG_WARN;
+		}
+	}
+	for (i = 0; i < 500 && !*(text = got()); i++) {
+		nanosleep(&ts, NULL);
+		warn(1000);
+	}
+	assert_int_equal(lines_of(text, "peer 1000 broke the protocol (and "), 1);
+	assert_in_range(atoi(strstr(text, "(and ") + 5), 499, 999);
+	assert_int_equal(lines_of(text, " like it before)\n"), 1);
+	/* A child's first is not left out on its parent's account. */
+	warn(1);
+	assert_string_equal(got(), "");
+	vkr_log_forked();
+	warn(2);
+	assert_non_null(strstr(got(), "peer 2 broke the protocol\n"));
+}
+
 static void test_closed_stderr(void **state)
 {
 	vkr_log_open(VKR_LOG_INFO, NULL);
@@ -300,6 +353,7 @@ int main(void)
 	    CASE(test_errno_is_kept),
 	    CASE(test_long_lines_are_cut),
 	    CASE(test_one_message_is_one_line),
+	    CASE(test_warnings_do_not_flood),
 	    CASE(test_closed_stderr),
 	    CASE(test_reused_stderr),
 	    CASE(test_stderr_reused_by_another_pipe),
