@@ -51,8 +51,11 @@ static void *admit(const struct vkr_admission *admission)
 	struct vkr_stream *kept;
 	void *ticket;
 
-	while (!(ticket = admission->admit(admission->arg)) && (kept = kept_one()))
-		vkr_stream_teardown(kept);
+	while (!(ticket = admission->admit(admission->arg)) && (kept = kept_one())) {
+		vkr_endpoint_drain(&kept->ep);
+		if (vkr_keep_leave(kept)) /* else it has just been opened, and is there too */
+			vkr_stream_teardown(kept);
+	}
 	return ticket;
 }
 

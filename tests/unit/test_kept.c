@@ -500,6 +500,42 @@ static void a_newcomer_goes_before_those_that_may_come(void **state)
 	assert_int_equal(n_tickets, 0);
 }
 
+/* But not what has been opened. */
+static void a_newcomer_goes_behind_one_that_has_come(void **state)
+{
+	struct sockaddr_in to = address(18), local = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct vkr_listener *l = listener(&to, 64);
+	struct both b = both(&to, l);
+	const char *reason = "";
+	struct vkr_stream *s, *late;
+	struct vkr_turn turn;
+	void *ticket;
+
+	both_close(&b);
+	pause_ms(20);
+	max_tickets = 1;
+	while (!vkr_progress_enter(&turn))
+		pause_ms(1);
+	s = vkr_keep_take((struct sockaddr *)&to, "t");
+	assert_ptr_equal(s, b.out);
+	assert_int_equal(
+	    vkr_connect_start((struct sockaddr *)&local, (struct sockaddr *)&to, 5000, "t", &late, &reason), 0);
+	vkr_progress_leave(&turn);
+	while (vkr_stream_state(late) == VKR_STREAM_CONNECTING)
+		pause_ms(1);
+	assert_int_equal(vkr_stream_state(late), VKR_STREAM_FAILED);
+	max_tickets = 1000;
+	assert_ptr_equal(vkr_listener_accept(l, &ticket), b.in);
+	n_tickets--;
+	assert_int_equal(vkr_pollable_ready(vkr_stream_pollable(s)) & (EPOLLERR | EPOLLHUP), 0);
+	vkr_stream_close(late, 0);
+	b.out = s;
+	both_close(&b);
+	vkr_listener_close(l);
+	assert_true(left_here(0, SOON));
+	assert_int_equal(n_tickets, 0);
+}
+
 /* ------------------------------------------------------------------ ends */
 
 static void who_died_is_not_connected_to(void **state)
@@ -548,6 +584,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(without_means_for_another_it_is_not_kept),
 	    cmocka_unit_test(an_exit_does_not_wait_for_them),
 	    cmocka_unit_test(a_newcomer_goes_before_those_that_may_come),
+	    cmocka_unit_test(a_newcomer_goes_behind_one_that_has_come),
 	    cmocka_unit_test(who_died_is_not_connected_to), /* the last */
 	};
 
