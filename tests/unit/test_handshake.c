@@ -231,6 +231,88 @@ static void the_reason_travels(void **state)
 	nothing_left();
 }
 
+#define NATIVES  300
+#define LET_IN   256
+#define FOREIGN  0x700000 /* queue pair numbers that nobody here has */
+#define STAYS_MS 100
+
+struct native {
+	struct rdma_cm_id *id;
+	enum rdma_cm_event_type last;
+};
+
+/* What the CM says to the native clients, until `n` of them have heard `type` last, or in vain. */
+static int heard(struct rdma_event_channel *ch, struct native *c, enum rdma_cm_event_type type, int n, int ms)
+{
+	int64_t end = now_ms() + ms;
+	struct rdma_cm_event *e;
+	int i, count;
+
+	for (;;) {
+		struct timespec ts = {.tv_nsec = 1000000};
+
+		/* Its descriptor does not tell of what the progress thread brings about. */
+		while (vkr_verbs.soft->cm_pending(ch) && !vkr_verbs.rdma_get_cm_event(ch, &e)) {
+			((struct native *)e->id->context)->last = e->event;
+			vkr_verbs.rdma_ack_cm_event(e);
+		}
+		for (i = count = 0; i < NATIVES; i++)
+			count += c[i].last == type;
+		if (count >= n || now_ms() >= end)
+			return count;
+		nanosleep(&ts, NULL);
+	}
+}
+
+static void native_begins(struct rdma_event_channel *ch, struct native *c, uint32_t qpn)
+{
+	struct rdma_conn_param param = {.qp_num = qpn, .retry_count = 7, .rnr_retry_count = 7};
+
+	c->last = RDMA_CM_EVENT_ADDR_CHANGE;
+	assert_int_equal(vkr_verbs.rdma_create_id(ch, &c->id, c, RDMA_PS_TCP), 0);
+	assert_int_equal(vkr_verbs.rdma_resolve_addr(c->id, NULL, (struct sockaddr *)&at, 1000), 0);
+	assert_int_equal(vkr_verbs.rdma_resolve_route(c->id, 1000), 0);
+	assert_int_equal(vkr_verbs.rdma_connect(c->id, &param), 0);
+}
+
+/* Natives fall over a rejection, so they are let in and shown out; but not so many that they are a burden. */
+static void natives_are_let_in_and_shown_out(void **state)
+{
+	static const struct vkr_admission none = {nothing_to_give, unused, NULL};
+	static struct native c[NATIVES];
+	struct rdma_event_channel *ch = vkr_verbs.rdma_create_event_channel();
+	const char *reason = "";
+	int64_t start;
+	int i;
+
+	memset(c, 0, sizeof(c));
+	assert_non_null(ch);
+	listener_gone();
+	assert_int_equal(vkr_listener_create((struct sockaddr *)&at, false, 8, "t", NULL, &none, &listener, &reason),
+			 0);
+	for (i = 0; i < NATIVES; i++)
+		native_begins(ch, &c[i], FOREIGN + (uint32_t)i);
+	assert_int_equal(heard(ch, c, RDMA_CM_EVENT_REJECTED, NATIVES - LET_IN, 5000), NATIVES - LET_IN);
+	assert_int_equal(heard(ch, c, RDMA_CM_EVENT_CONNECT_RESPONSE, LET_IN, 5000), LET_IN);
+	start = now_ms();
+	for (i = 0; i < NATIVES; i++)
+		if (c[i].last == RDMA_CM_EVENT_CONNECT_RESPONSE)
+			assert_int_equal(vkr_verbs.rdma_establish(c[i].id), 0);
+	assert_int_equal(heard(ch, c, RDMA_CM_EVENT_DISCONNECTED, LET_IN, 5000), LET_IN);
+	assert_true(now_ms() - start >= STAYS_MS);
+	for (i = 0; i < NATIVES; i++)
+		vkr_verbs.rdma_destroy_id(c[i].id);
+	/* There is room again; also after those that leave before they are shown out. */
+	for (i = 0; i < NATIVES; i++) {
+		native_begins(ch, &c[i], FOREIGN + NATIVES + (uint32_t)i);
+		assert_int_equal(heard(ch, c, RDMA_CM_EVENT_CONNECT_RESPONSE, 1, 5000), 1);
+		c[i].last = RDMA_CM_EVENT_ADDR_CHANGE;
+		vkr_verbs.rdma_destroy_id(c[i].id);
+	}
+	vkr_verbs.rdma_destroy_event_channel(ch);
+	nothing_left();
+}
+
 int main(int argc, char **argv)
 {
 	static const struct CMUnitTest tests[] = {
@@ -240,6 +322,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test_setup_teardown(half_made_child, setup, teardown),
 	    cmocka_unit_test_setup_teardown(all_hear_of_it, setup, teardown),
 	    cmocka_unit_test_setup_teardown(the_reason_travels, setup, teardown),
+	    cmocka_unit_test_setup_teardown(natives_are_let_in_and_shown_out, setup, teardown),
 	};
 	struct peer ports;
 
