@@ -30,6 +30,11 @@ static bool barrier_ready(void)
 	return vkr_load(&known) == YES;
 }
 
+void vkr_plain_prepare(void)
+{
+	barrier_ready();
+}
+
 /* A child of a process that had registered may have to do it anew. The last is for a filter that came in between: what
  * a processor holds back it holds back for less than that. */
 static void barrier_everywhere(void)

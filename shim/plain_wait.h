@@ -92,6 +92,9 @@ struct vkr_epset *vkr_plain_left(struct vkr_plain *self, struct vkr_plain *was);
 
 void vkr_plain_put(struct vkr_epset *set); /* NULL is ignored */
 
+/* Before a thread is made where it can be: registering for membarrier() costs a process of several threads 10 ms. */
+void vkr_plain_prepare(void);
+
 /* The number's set is plain, and the thread is outside of any wait past us: the next on this number may be one. */
 void vkr_plain_learn(int epfd);
 

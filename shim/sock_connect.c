@@ -9,6 +9,7 @@
 #include "libc_real.h"
 #include "log.h"
 #include "nofile.h"
+#include "plain_wait.h"
 #include "pump.h"
 #include "sock.h"
 #include "socket.h"
@@ -278,6 +279,7 @@ static int connect_begin(struct vkr_sock *s, int fd, const struct sockaddr *sa, 
 		return no_attempt(s, sa, "the unconnected socket is shared with another process", -EOPNOTSUPP);
 	if (address_refused(sa, buf, sizeof(buf)))
 		return no_attempt(s, sa, buf, -ECONNREFUSED);
+	vkr_plain_prepare();
 	r = vkr_engine_start(&why);
 	if (r)
 		return no_attempt(s, sa, why, r);

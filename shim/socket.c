@@ -9,6 +9,7 @@
 #include "libc_real.h"
 #include "log.h"
 #include "nofile.h"
+#include "plain_wait.h"
 #include "pump.h"
 #include "sock.h"
 #include "socket.h"
@@ -150,6 +151,7 @@ static void listen_rdma(struct vkr_sock *s, int fd)
 	if (!s->listener_stats)
 		s->listener_stats = vkr_stats_listener_new((struct sockaddr *)&sa, s->rule);
 	s->listener_stats->fd = fd;
+	vkr_plain_prepare();
 	r = engine = vkr_engine_start(&reason);
 	if (!r && s->bequest.owner < 0) {
 		r = -EMFILE;
