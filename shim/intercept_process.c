@@ -142,7 +142,12 @@ static bool exec_begin(bool likely_to_work)
 
 static int exec_failed(bool restored, int ret)
 {
+	int saved = errno;
+
 	vkr_limits_restore_undo(restored);
+	if (vkr_load(&vkr_active))
+		vkr_socket_exec_failed();
+	errno = saved;
 	return ret;
 }
 

@@ -478,11 +478,39 @@ void vkr_socket_exit(void)
 	vkr_stats_log();
 }
 
+/* Whether the listeners of this process block is the program's business where we are not. */
+static void listener_flags(int fd, struct vkr_file *f, void *ours)
+{
+	struct vkr_sock *s = (struct vkr_sock *)f;
+	int flags;
+
+	if (f->kind != VKR_KIND_SOCK || vkr_file_inherited(f) || vkr_load(&s->state) != VKR_SOCK_LISTEN ||
+	    vkr_load(&s->nonblock))
+		return;
+	flags = vkr_real.fcntl(fd, F_GETFL);
+	if (flags >= 0)
+		vkr_real.fcntl(fd, F_SETFL, ours ? flags | O_NONBLOCK : flags & ~O_NONBLOCK);
+}
+
 void vkr_socket_exec(void)
 {
 	vkr_fork_check();
 	vkr_pair_exec();
 	vkr_socket_exit();
+	if (vkr_in_vfork_child())
+		return;
+	pthread_mutex_lock(&vkr_ctl_lock);
+	vkr_file_each_number(NULL, listener_flags, NULL);
+	pthread_mutex_unlock(&vkr_ctl_lock);
+}
+
+void vkr_socket_exec_failed(void)
+{
+	if (vkr_in_vfork_child())
+		return;
+	pthread_mutex_lock(&vkr_ctl_lock);
+	vkr_file_each_number(NULL, listener_flags, &vkr_ctl_lock);
+	pthread_mutex_unlock(&vkr_ctl_lock);
 }
 
 void vkr_socket_spawn(void)

@@ -138,6 +138,8 @@ void vkr_socket_exit(
 /* Before exec*: heirs of ours get pair mode, and what this process carries itself is flushed and ended (in a vfork
  * child only the former). */
 void vkr_socket_exec(void);
+/* The program stays: its listeners are ours again. */
+void vkr_socket_exec_failed(void);
 /* Before a new program starts beside this one. */
 void vkr_socket_spawn(void);
 
