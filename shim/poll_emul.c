@@ -288,8 +288,14 @@ static bool event_stands(struct vkr_epset *set, const struct epoll_event *ev)
 		pthread_mutex_lock(&vkr_ctl_lock);
 		it = dual_of(set, ev);
 	}
-	if (it && it->events & EPOLLONESHOT)
+	if (it && it->events & EPOLLONESHOT) {
 		stands = one_shot_stands(it, stands);
+	} else if (it && stands && it->events & EPOLLET) {
+		/* User space has heard of the same edge, or of one that is seen with this one. */
+		pthread_mutex_lock(&set->lock);
+		vkr_ready_del(set, it);
+		pthread_mutex_unlock(&set->lock);
+	}
 	pthread_mutex_unlock(&vkr_ctl_lock);
 	if (inner)
 		vkr_file_put(&inner->file);
