@@ -327,8 +327,11 @@ static void nobody_waits_at_the_end_of_a_ring(void **state)
 /* Whatever either side agrees to, they understand each other, and both understand the same. */
 static void every_pair_finds_common_ground(void **state)
 {
+	const struct timespec kept_at_most = {.tv_sec = 1, .tv_nsec = 100000000};
 	uint32_t ours, theirs;
 
+	/* What the tests before have left to the next connection has their features: too old by then. */
+	nanosleep(&kept_at_most, NULL);
 	for (ours = 0; ours <= VKR_FEAT_ALL; ours++) {
 		for (theirs = 0; theirs <= VKR_FEAT_ALL; theirs++) {
 			bool credits = (vkr_wire_features(ours, theirs) & VKR_FEAT_CREDIT) != 0;
