@@ -167,7 +167,7 @@ if build release; then
 		run build "native peers" -L '^peers$' -R "$native_cells" -j "$jobs"
 		[ ! -d build/native-matrix ] || /usr/bin/python3 tests/native/table.py build/native-matrix
 	fi
-	# Suites of one line run side by side: some wait while others calculate.
+	# Those of the first run side by side, one more than there are processors: some wait while others calculate.
 	for group in "unit softverbs model" conformance trouble fault traps fuzz diff; do
 		chosen=''
 		for suite in $group; do
@@ -177,7 +177,8 @@ if build release; then
 			esac
 			wanted $suite && chosen="$chosen|$suite"
 		done
-		[ -z "$chosen" ] || run build "${group// /, }" -L "^(${chosen#|})\$" -j "$jobs"
+		case $group in *\ *) beside=$((jobs + 1)) ;; *) beside=$jobs ;; esac
+		[ -z "$chosen" ] || run build "${group// /, }" -L "^(${chosen#|})\$" -j "$beside"
 	done
 	[ ${#only[@]} -gt 0 ] || run build "other tests" -LE "^($rest)\$" -j "$jobs"
 	topics=''
