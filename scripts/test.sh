@@ -6,7 +6,7 @@
 #   scripts/test.sh [--tier quick|default|full] [--only SUITE]... [--no-install] [--jobs N]
 #
 #   --tier quick    release build; unit tests, softverbs, conformance, a small interoperability run: some minutes
-#   --tier default  and faults, the differential tester, all interoperability topics: about 20 minutes on 2 cores
+#   --tier default  and faults, the differential tester, all interoperability topics: about 18 minutes on 2 cores
 #   --tier full     and traps, trouble, the sanitizers, the second compiler, long runs and large counts: more than an hour
 #   --only SUITE    one suite: build, unit, softverbs, conformance, trouble, model, fault, traps, native, fuzz, diff, interop,
 #                   asan (with it hostile peers), tsan, clang, or the name of an interoperability topic (values, replica, ...); may be repeated
