@@ -4,6 +4,7 @@
 #include "nofile.h"
 
 #include <stdarg.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ------------------------------------------------------------------ fork and vfork */
@@ -124,28 +125,34 @@ __asm__(".pushsection .text\n"
 
 /* ------------------------------------------------------------------ exec */
 
-/* Ends what this process carries and gives the application's limit back; true if the limit must be put right when the
- * exec fails. A vforked child only does the latter: its limits are its own, its memory is not. */
-static bool exec_begin(bool likely_to_work)
+/* What is to be put right when the exec fails. */
+struct exec {
+	bool sockets, limits;
+};
+
+/* Ends what this process carries and gives the application's limit back. A vforked child only does the latter: its
+ * limits are its own, its memory is not. */
+static struct exec exec_begin(bool likely_to_work)
 {
 	int saved = errno;
-	bool restored;
+	struct exec e = {.limits = false};
 
 	if (vkr_likely(!vkr_load(&vkr_active)))
-		return false;
+		return e;
 	if (likely_to_work)
 		vkr_socket_exec();
-	restored = vkr_limits_restore();
+	e.sockets = likely_to_work;
+	e.limits = vkr_limits_restore();
 	errno = saved;
-	return restored;
+	return e;
 }
 
-static int exec_failed(bool restored, int ret)
+static int exec_failed(struct exec e, int ret)
 {
 	int saved = errno;
 
-	vkr_limits_restore_undo(restored);
-	if (vkr_load(&vkr_active))
+	vkr_limits_restore_undo(e.limits);
+	if (e.sockets)
 		vkr_socket_exec_failed();
 	errno = saved;
 	return ret;
@@ -155,7 +162,9 @@ static int exec_failed(bool restored, int ret)
 static bool runnable(const char *path)
 {
 	int saved = errno;
-	bool ok = vkr_load(&vkr_active) && path && access(path, X_OK) == 0;
+	struct stat st;
+	bool ok =
+	    vkr_load(&vkr_active) && path && access(path, X_OK) == 0 && stat(path, &st) == 0 && S_ISREG(st.st_mode);
 
 	errno = saved;
 	return ok;
@@ -169,33 +178,33 @@ static bool runnable_in_path(const char *file)
 
 int vkr_call_execve(const char *path, char *const argv[], char *const envp[])
 {
-	bool restored = exec_begin(runnable(path));
+	struct exec e = exec_begin(runnable(path));
 
-	return exec_failed(restored, vkr_real.execve(path, argv, envp));
+	return exec_failed(e, vkr_real.execve(path, argv, envp));
 }
 VKR_NAME(execve, vkr_call_execve);
 
 int vkr_call_execveat(int dir, const char *path, char *const argv[], char *const envp[], int flags)
 {
-	bool restored = exec_begin(true);
+	struct exec e = exec_begin(true);
 
-	return exec_failed(restored, vkr_real.execveat(dir, path, argv, envp, flags));
+	return exec_failed(e, vkr_real.execveat(dir, path, argv, envp, flags));
 }
 VKR_NAME(execveat, vkr_call_execveat);
 
 static int call_fexecve(int fd, char *const argv[], char *const envp[])
 {
-	bool restored = exec_begin(true);
+	struct exec e = exec_begin(true);
 
-	return exec_failed(restored, vkr_real.fexecve(fd, argv, envp));
+	return exec_failed(e, vkr_real.fexecve(fd, argv, envp));
 }
 VKR_NAME(fexecve, call_fexecve);
 
 static int call_execvpe(const char *file, char *const argv[], char *const envp[])
 {
-	bool restored = exec_begin(runnable_in_path(file));
+	struct exec e = exec_begin(runnable_in_path(file));
 
-	return exec_failed(restored, vkr_real.execvpe(file, argv, envp));
+	return exec_failed(e, vkr_real.execvpe(file, argv, envp));
 }
 VKR_NAME(execvpe, call_execvpe);
 
