@@ -11,6 +11,7 @@
 #include <sys/epoll.h>
 #include <time.h>
 #include <unistd.h>
+#include <utlist.h>
 
 #define SOON 600 /* ms: sooner than a kept queue pair grows old */
 
@@ -50,6 +51,32 @@ static bool left(uint64_t here, uint64_t there, int ms)
 		vkr_engine_poll();
 		peer_gauges(&peer, &g);
 		if (vkr_load(&vkr_stats->qps) == here && g.qps == there)
+			return true;
+		pause_ms(1);
+	} while (now_ms() < end);
+	return false;
+}
+
+/* Until a connection of this process is one that the peer keeps, and the word of that has come. */
+static bool granted(void)
+{
+	int64_t end = now_ms() + 5000;
+	struct vkr_stream *s;
+
+	do {
+		vkr_engine_poll();
+		pthread_mutex_lock(&vkr_registry_lock);
+		DL_FOREACH (vkr_registry, s) {
+			bool yes;
+
+			pthread_mutex_lock(&s->p.lock);
+			yes = s->role == VKR_ROLE_CONNECT && s->phase == VKR_PH_KEPT && s->granted_ns;
+			pthread_mutex_unlock(&s->p.lock);
+			if (yes)
+				break;
+		}
+		pthread_mutex_unlock(&vkr_registry_lock);
+		if (s)
 			return true;
 		pause_ms(1);
 	} while (now_ms() < end);
@@ -103,7 +130,7 @@ static void connections_are_counted_each_for_itself(void **state)
 	char c;
 
 	assert_true(left(1, 1, 5000));
-	pause_ms(20);
+	assert_true(granted());
 	s = order(PEER_SINK, 3, 100);
 	st = vkr_stream_stats(s);
 	assert_int_equal(s->ep.generation, number);
@@ -221,7 +248,7 @@ static void bound_ones_go_and_take_none(void **state)
 	assert_true(left(0, 0, SOON));
 	number = one(1, 100);
 	assert_true(left(1, 1, SOON));
-	pause_ms(20);
+	assert_true(granted());
 	s = bound();
 	assert_int_not_equal(s->ep.generation, number);
 	vkr_stream_close(s, 1000);
@@ -235,7 +262,7 @@ static void another_address_takes_none(void **state)
 	struct vkr_stream *s;
 
 	assert_true(left(1, 1, SOON));
-	pause_ms(20);
+	assert_true(granted());
 	s = stream_connect(&spare.addr, &o);
 	assert_int_not_equal(s->ep.generation, number);
 	vkr_stream_close(s, 1000);
@@ -333,7 +360,7 @@ static void a_listener_that_closes_takes_them_along(void **state)
 	struct both b = both(&to, l);
 
 	both_close(&b);
-	pause_ms(20);
+	assert_true(granted());
 	assert_true(left_here(2, SOON));
 	assert_int_equal(n_tickets, 1);
 	vkr_listener_close(l);
@@ -358,7 +385,7 @@ static void a_listener_that_was_shut_down_lets_nobody_in(void **state)
 	struct both b = both(&to, l);
 
 	both_close(&b);
-	pause_ms(20);
+	assert_true(granted());
 	assert_true(left_here(2, SOON));
 	vkr_listener_stop(l);
 	assert_true(left_here(0, SOON));
@@ -376,7 +403,7 @@ static void what_was_taken_back_is_not_opened(void **state)
 
 	one(1, 100);
 	assert_true(left(1, 1, SOON));
-	pause_ms(20);
+	assert_true(granted());
 	while (!vkr_progress_enter(&turn))
 		pause_ms(1);
 	peer_listens(&peer, false);
@@ -400,7 +427,7 @@ static void an_opened_one_ends_with_its_listener(void **state)
 	struct vkr_stream *s;
 
 	both_close(&b);
-	pause_ms(20);
+	assert_true(granted());
 	s = stream_connect(&to, NULL);
 	assert_int_equal(s->ep.generation, number);
 	assert_true(pollable_wait(vkr_listener_pollable(l), EPOLLIN, 5000));
@@ -421,7 +448,7 @@ static void what_was_opened_in_time_is_found_late(void **state)
 	struct vkr_turn turn;
 
 	both_close(&b);
-	pause_ms(20);
+	assert_true(granted());
 	while (!vkr_progress_enter(&turn))
 		pause_ms(1);
 	b.in->deadline = vkr_now_ns();
@@ -471,7 +498,7 @@ static void without_means_for_another_it_is_not_kept(void **state)
 	no_ticket = false;
 	b = both(&to, l);
 	both_close(&b);
-	pause_ms(20);
+	assert_true(granted());
 	assert_true(left_here(2, SOON));
 	vkr_listener_close(l);
 	assert_true(left_here(0, SOON));
@@ -488,7 +515,7 @@ static void a_newcomer_goes_before_those_that_may_come(void **state)
 	struct vkr_stream *s;
 
 	both_close(&b);
-	pause_ms(20);
+	assert_true(granted());
 	assert_true(left_here(2, SOON));
 	assert_int_equal(n_tickets, 1);
 	max_tickets = 1;
@@ -516,7 +543,7 @@ static void a_newcomer_goes_behind_one_that_has_come(void **state)
 	void *ticket;
 
 	both_close(&b);
-	pause_ms(20);
+	assert_true(granted());
 	max_tickets = 1;
 	open_here = &to;
 	assert_int_equal(
