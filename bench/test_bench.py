@@ -16,7 +16,7 @@ from common import Failed, pairs, size_name, summary  # noqa: E402
 from part_instructions import bare  # noqa: E402
 from part_latency import markdown as latency_markdown  # noqa: E402
 from part_syscalls import Perf, Strace  # noqa: E402
-from run import PARTS  # noqa: E402
+from run import PARTS, row  # noqa: E402
 from stock import parse  # noqa: E402
 
 OUTPUT = '''====== SET ======
@@ -51,6 +51,11 @@ def latency(*times):
 
 
 class Arithmetic(unittest.TestCase):
+    def test_chosen_rows(self):
+        self.assertEqual(row('50,16,1048576'), (50, 16, 1 << 20))
+        for bad in ('50,16', '50,16,x', '1,2,3,4'):
+            self.assertRaises(ValueError, row, bad)
+
     def test_summary(self):
         s = summary([5, 1, 3, 2, 4])
         self.assertEqual((s['median'], s['q1'], s['q3'], s['min'], s['max']), (3, 2, 4, 1, 5))
