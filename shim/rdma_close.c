@@ -342,7 +342,7 @@ void vkr_stream_step(struct vkr_task *task)
 {
 	struct vkr_stream *s = vkr_container_of(task, struct vkr_stream, task);
 
-	switch (s->phase) {
+	switch (vkr_load(&s->phase)) {
 	case VKR_PH_NEW:
 	case VKR_PH_ADDR:
 	case VKR_PH_ROUTE:
