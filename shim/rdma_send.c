@@ -17,6 +17,8 @@
 /* Inline is worth splitting a send for only where it is large. */
 #define INLINE_CHEAP (16u << 10)
 #define GATHER_MAX   8192
+/* What a partial send makes a program move costs it about as long as a poll for each so many bytes. */
+#define PATIENCE_BYTES (1u << 20)
 
 /* ------------------------------------------------------------------ accounting */
 
@@ -535,9 +537,10 @@ static uint32_t direct_message(struct vkr_stream *s, struct vkr_chain *c, struct
 }
 
 /* The peer reads all the time where much is sent: its next credit is near. */
-static uint32_t room_soon(struct vkr_stream *s, uint32_t want)
+static uint32_t room_soon(struct vkr_stream *s, uint32_t want, size_t left)
 {
-	if (!s->credits || !peer_full(&s->tx) || !vkr_spin_word(s->word, vkr_wire_credit_encode(&s->tx.acked)))
+	if (!s->credits || !peer_full(&s->tx) ||
+	    !vkr_spin_word(s->word, vkr_wire_credit_encode(&s->tx.acked), (unsigned)(left / PATIENCE_BYTES)))
 		return 0;
 	return tx_room(s, want);
 }
@@ -545,18 +548,19 @@ static uint32_t room_soon(struct vkr_stream *s, uint32_t want)
 static size_t tx_direct(struct vkr_stream *s, struct vkr_iov *cur, size_t left, unsigned how)
 {
 	uint32_t max = vkr_min(s->inline_max, VKR_WRITE_MAX), chained = 0;
+	/* Others want the lock too. */
+	size_t done = 0, most = how & VKR_IO_EAGER ? vkr_min(left, (size_t)VKR_STAGE_MAX) : left;
 	struct vkr_chain c;
-	size_t done = 0;
 
 	vkr_chain_begin(&c);
 	tx_ride(s, &c);
-	while (done < left && !s->broken) {
-		uint32_t n = (uint32_t)vkr_min(left - done, (size_t)max), room = tx_room(s, n);
+	while (done < most && !s->broken) {
+		uint32_t n = (uint32_t)vkr_min(most - done, (size_t)max), room = tx_room(s, n);
 
 		if (!room && how & VKR_IO_EAGER) {
 			vkr_chain_post(s, &c);
 			chained = 0;
-			room = room_soon(s, n);
+			room = room_soon(s, n, left - done);
 		}
 		if (!room)
 			break;
@@ -659,9 +663,6 @@ static __attribute__((noinline)) ssize_t tx_any(struct vkr_stream *s, const stru
 	struct vkr_iov c = {.iov = iov, .end = iov + iovcnt};
 	size_t done;
 
-	/* Others want the lock too. */
-	if (how & VKR_IO_EAGER)
-		total = vkr_min(total, (size_t)VKR_STAGE_MAX);
 	done = tx_first(s, &c, total, how);
 	if (done < total && !(how & VKR_IO_EAGER)) {
 		if (!s->broken)

@@ -354,7 +354,7 @@ int vkr_sock_recvmmsg(int fd, struct mmsghdr *v, unsigned n, int flags, struct t
 /* So much left is worth waiting a moment for the peer to read; and so much a call may take, as with a kernel's socket:
  * a program that sends and gets back what did not fit often moves it, and has others to serve. */
 #define EAGER_MIN (64u << 10)
-#define EAGER_MAX (4u << 20)
+#define EAGER_MAX (16u << 20)
 
 static inline unsigned eager(size_t total, size_t done)
 {

@@ -7,10 +7,11 @@
 
 #include <sched.h>
 
-#define US       1000ll
-#define FAR      4    /* a wait counts as at most so many times the limit */
-#define SHARE    4    /* of the last wait in what is expected: 1/SHARE */
-#define HOLD_MAX 1024 /* waits */
+#define US        1000ll
+#define FAR       4    /* a wait counts as at most so many times the limit */
+#define SHARE     4    /* of the last wait in what is expected: 1/SHARE */
+#define HOLD_MAX  1024 /* waits */
+#define TIMES_MAX 8u   /* what a wait for room may be longer */
 
 /* A poll that was in vain is not repeated for `hold` waits, twice as many each time: what the thread waits for may need
  * the processor that it polls on. */
@@ -117,10 +118,10 @@ static bool word_changed(void *arg)
 	return vkr_load(w->at) != w->seen;
 }
 
-bool vkr_spin_word(const _Atomic uint64_t *word, uint64_t seen)
+bool vkr_spin_word(const _Atomic uint64_t *word, uint64_t seen, unsigned times)
 {
 	struct word w = {.at = word, .seen = seen};
-	int64_t limit = vkr_config.poll_us * US;
+	int64_t limit = vkr_config.poll_us * US * vkr_max(vkr_min(times, TIMES_MAX), 1u);
 
 	if (!limit || spinners() < 0 || is_held(&for_room))
 		return false;

@@ -19,9 +19,9 @@ struct vkr_spin {
  * left: ns that the wait may take, negative for ever. */
 bool vkr_spin(struct vkr_spin *s, bool (*ready)(void *arg), void *arg, int64_t left);
 
-/* The same for a word that is written from outside: until it is no longer `seen`. False: that took too long, or it does
- * not pay. Own bookkeeping, no vkr_spin_done. */
-bool vkr_spin_word(const _Atomic uint64_t *word, uint64_t seen);
+/* The same for a word that is written from outside: until it is no longer `seen`, for up to `times` as long (1 to 8).
+ * False: that took too long, or it does not pay. Own bookkeeping, no vkr_spin_done. */
+bool vkr_spin_word(const _Atomic uint64_t *word, uint64_t seen, unsigned times);
 
 /* The wait is over. rdma: it was a stream that ended it; the kernel's events are not found by polling. */
 void vkr_spin_done(const struct vkr_spin *s, bool rdma);
