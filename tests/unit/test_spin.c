@@ -264,8 +264,8 @@ int main(int argc, char **argv)
 	    cmocka_unit_test_setup(events_of_the_kernel_are_slept_for, setup),
 	    cmocka_unit_test_setup(a_wait_shorter_than_the_limit_sleeps, setup),
 	    cmocka_unit_test_setup(off, setup),
-	    cmocka_unit_test_setup(a_word_is_watched_longer, setup),
 	    cmocka_unit_test_setup(a_word_is_watched_as_long_as_it_pays, setup),
+	    cmocka_unit_test_setup(a_word_is_watched_longer, setup),
 	    cmocka_unit_test_setup(not_more_at_once_than_half_the_processors, setup),
 	};
 	int i, looks = 0;
