@@ -154,8 +154,8 @@ static void take_number(int fd, struct vkr_file *f, void *arg)
 	if (n->n_gone == (int)VKR_ARRAY_SIZE(n->gone) || flags < 0 ||
 	    vkr_real.dup3(n->fd, fd, flags & FD_CLOEXEC ? O_CLOEXEC : 0) < 0)
 		return;
-	n->gone[n->n_gone++] = vkr_file_uninstall(fd);
-	vkr_file_install(fd, &n->set->file);
+	if (vkr_file_install(fd, &n->set->file, &n->gone[n->n_gone]) == 0)
+		n->n_gone++;
 }
 
 /* Sets inside it first: the fresh outer one must hold the fresh inner ones. */

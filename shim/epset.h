@@ -17,11 +17,11 @@ struct vkr_epset {
 	struct vkr_item *ready; /* DL, under lock */
 	_Atomic uint32_t n_ready;
 	_Atomic bool mixed;     /* holds something the kernel knows nothing of */
-	_Atomic bool marked;    /* the kernel's set holds markers of ours, or is about to */
+	_Atomic bool marked;    /* by one of its numbers the kernel finds markers of ours, or is about to */
 	bool signaled;          /* the eventfd was written and not read yet; under lock */
 	_Atomic bool wake_due;  /* signaled, and the eventfd is still to be written */
 	_Atomic int sleepers;   /* changed under lock */
-	_Atomic int in_kernel;  /* threads in the kernel's wait alone: the set was not mixed */
+	_Atomic int in_kernel;  /* threads in the kernel's wait alone: the set was not mixed, or is another */
 	_Atomic bool known;     /* some were or will be past us, and registrations too; under plain_wait.c's lock */
 	bool claimed;           /* no more are; likewise */
 	_Atomic bool had_duals; /* set before the kernel knows of the first */

@@ -48,19 +48,31 @@ static vkr_entry *entry_make(int fd)
 	return vkr_fd_entry(fd);
 }
 
-int vkr_file_install(int fd, struct vkr_file *f)
+static struct vkr_epset *as_set(struct vkr_file *f)
+{
+	return f && f->kind == VKR_KIND_EPOLL ? (struct vkr_epset *)f : NULL;
+}
+
+/* Never nobody's in between: a thread would take it for a set that is not tracked. */
+int vkr_file_install(int fd, struct vkr_file *f, struct vkr_file **stale)
 {
 	vkr_entry *e = entry_make(fd);
+	struct vkr_epset *was;
 
+	*stale = NULL;
 	if (!e)
 		return -ENOMEM;
-	/* Threads may have known another set by this number. */
-	if (f->kind == VKR_KIND_EPOLL && (vkr_file_inherited(f) || vkr_load(&((struct vkr_epset *)f)->mixed)))
-		vkr_plain_forget(fd);
 	vkr_file_hold(f);
 	atomic_fetch_add(&f->numbers, 1);
 	vkr_store(&f->number, fd);
-	vkr_store_rel(e, f);
+	*stale = atomic_exchange(e, f);
+	was = as_set(*stale);
+	if (was)
+		vkr_plain_claim(was, fd, false);
+	else if (as_set(f))
+		vkr_plain_claim(as_set(f), fd, false);
+	if (*stale)
+		atomic_fetch_sub(&(*stale)->numbers, 1);
 	return 0;
 }
 
@@ -71,13 +83,9 @@ struct vkr_file *vkr_file_uninstall(int fd)
 
 	if (!f)
 		return NULL;
-	if (f->kind == VKR_KIND_EPOLL) {
-		/* Who sleeps on it does so by a number that the set will not be found by. */
-		if (vkr_load(&f->numbers) > 1 && !vkr_load(&((struct vkr_epset *)f)->mixed))
-			vkr_plain_claim((struct vkr_epset *)f, fd, false);
-		else
-			vkr_plain_forget(fd);
-	}
+	/* Who sleeps on it does so by a number that the set will not be found by. */
+	if (as_set(f))
+		vkr_plain_claim(as_set(f), fd, false);
 	atomic_fetch_sub(&f->numbers, 1);
 	return f;
 }
@@ -223,9 +231,10 @@ int vkr_fd_track(int fd, struct vkr_file *f)
 
 	pthread_mutex_lock(&vkr_ctl_lock);
 	alive_init();
-	stale = vkr_file_uninstall(fd);
 	if (f)
-		r = vkr_file_install(fd, f);
+		r = vkr_file_install(fd, f, &stale);
+	if (r < 0)
+		stale = vkr_file_uninstall(fd);
 	pthread_mutex_unlock(&vkr_ctl_lock);
 	if (stale)
 		vkr_file_put(stale);
@@ -381,8 +390,7 @@ int vkr_sock_dup(int fd, int min, bool cloexec)
 	if (r < 0) {
 		r = -errno;
 	} else {
-		stale = vkr_file_uninstall(r);
-		vkr_file_install(r, f);
+		vkr_file_install(r, f, &stale);
 	}
 	pthread_mutex_unlock(&vkr_ctl_lock);
 	if (stale)
@@ -394,6 +402,7 @@ int vkr_sock_dup(int fd, int min, bool cloexec)
 int vkr_sock_dup2(int oldfd, int newfd, int flags, bool is_dup3)
 {
 	struct vkr_file *f, *stale = NULL;
+	vkr_entry *e;
 	int r;
 
 	if (vkr_guard_has(oldfd))
@@ -407,14 +416,16 @@ int vkr_sock_dup2(int oldfd, int newfd, int flags, bool is_dup3)
 		r = -EBUSY;
 		goto out;
 	}
+	e = vkr_fd_entry(newfd);
+	if (as_set(f))
+		vkr_plain_change(newfd, e ? as_set(vkr_load(e)) : NULL, as_set(f));
 	r = is_dup3 ? vkr_real.dup3(oldfd, newfd, flags) : vkr_real.dup2(oldfd, newfd);
-	if (r < 0) {
+	if (r < 0)
 		r = -errno;
-		goto out;
-	}
-	stale = vkr_file_uninstall(newfd);
-	if (f)
-		vkr_file_install(newfd, f);
+	else if (!f || vkr_file_install(newfd, f, &stale) < 0)
+		stale = vkr_file_uninstall(newfd);
+	if (as_set(f))
+		vkr_plain_changed(as_set(stale), as_set(f));
 out:
 	pthread_mutex_unlock(&vkr_ctl_lock);
 	if (stale)

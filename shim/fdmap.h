@@ -107,8 +107,9 @@ static VKR_INLINE struct vkr_epset *vkr_epset_get(int fd)
 struct vkr_sock *vkr_sock_new(int domain, int type, int protocol);
 struct vkr_epset *vkr_epset_new(void);
 
-/* vkr_ctl_lock held. Gives the file one more reference, held by the number; the number must be free in the table. */
-int vkr_file_install(int fd, struct vkr_file *f);
+/* vkr_ctl_lock held. Gives the file one more reference, held by the number; that of whose number it was is *stale, to
+ * be put after unlocking. 0 or -ENOMEM: nothing has changed. */
+int vkr_file_install(int fd, struct vkr_file *f, struct vkr_file **stale);
 /* The number is f's from now on, whose reference it takes over. No lock held. -ENOMEM, for f NULL too: it is nobody's.
  */
 int vkr_fd_track(int fd, struct vkr_file *f);

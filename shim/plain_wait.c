@@ -16,6 +16,7 @@ VKR_TLS struct vkr_plain *vkr_plain_self = &nobody;
 /* A leaf: nothing is locked under it. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct vkr_plain *all, *unused; /* of live threads; of threads that have ended */
+static int changing = VKR_PLAIN_NONE;  /* a number that nobody learns */
 
 /* ------------------------------------------------------------------ the barrier on every thread */
 
@@ -148,6 +149,7 @@ void vkr_plain_forked(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	all = unused = NULL;
+	changing = VKR_PLAIN_NONE;
 	vkr_plain_self = &nobody;
 }
 
@@ -173,24 +175,13 @@ void vkr_plain_learn(int epfd)
 	set = f && f->kind == VKR_KIND_EPOLL && !vkr_file_inherited(f) ? (struct vkr_epset *)f : NULL;
 	if (set)
 		vkr_store(&set->known, true);
-	if (!f || (set && !set->claimed))
+	if (epfd != changing && (!f || (set && !set->claimed)))
 		vkr_store(&self->number, epfd);
 	pthread_mutex_unlock(&lock);
 }
 
-void vkr_plain_forget(int fd)
-{
-	struct vkr_plain *p;
-
-	pthread_mutex_lock(&lock);
-	for (p = all; p; p = p->next)
-		if (vkr_load(&p->number) == fd)
-			vkr_store(&p->number, VKR_PLAIN_NONE);
-	pthread_mutex_unlock(&lock);
-}
-
 /* Lock held. True if the thread is in a wait. */
-static bool hit(struct vkr_plain *p, struct vkr_epset *set)
+static bool hit(struct vkr_plain *p, struct vkr_epset *set, int fd)
 {
 	uint64_t note = vkr_load(&p->note);
 
@@ -198,6 +189,7 @@ static bool hit(struct vkr_plain *p, struct vkr_epset *set)
 		if (!atomic_compare_exchange_weak(&p->note, &note, note | VKR_PLAIN_HIT))
 			continue;
 		p->events = note;
+		p->fd = fd;
 		p->hit_at = vkr_now_ns();
 		p->set = set;
 		vkr_file_hold(&set->file);
@@ -210,22 +202,26 @@ static bool hit(struct vkr_plain *p, struct vkr_epset *set)
 void vkr_plain_claim(struct vkr_epset *set, int fd, bool for_good)
 {
 	struct vkr_plain *p;
-	bool any = false, known = false;
+	bool any = false, known = false, others = false;
 
 	pthread_mutex_lock(&lock);
 	set->claimed |= for_good;
 	for (p = all; p; p = p->next)
-		known |= vkr_load(&p->number) == fd;
+		if (vkr_load(&p->number) == fd) {
+			known = true;
+			others |= p != vkr_plain_self;
+		}
 	if (!known)
 		goto out;
 	for (p = all; p; p = p->next)
 		if (vkr_load(&p->number) == fd)
 			vkr_store(&p->number, VKR_PLAIN_CLAIMED);
-	barrier_everywhere();
+	if (others)
+		barrier_everywhere();
 	for (p = all; p; p = p->next) {
 		if (vkr_load(&p->number) != VKR_PLAIN_CLAIMED)
 			continue;
-		any |= hit(p, set);
+		any |= hit(p, set, fd);
 		vkr_store(&p->number, VKR_PLAIN_NONE);
 	}
 	if (!any)
@@ -241,6 +237,29 @@ out:
 	pthread_mutex_unlock(&lock);
 }
 
+void vkr_plain_change(int fd, struct vkr_epset *from, struct vkr_epset *to)
+{
+	if (from)
+		atomic_store(&from->marked, true);
+	pthread_mutex_lock(&lock);
+	changing = fd;
+	pthread_mutex_unlock(&lock);
+	vkr_plain_claim(from ? from : to, fd, false);
+}
+
+void vkr_plain_changed(struct vkr_epset *from, struct vkr_epset *to)
+{
+	/* Who has counted itself looks at the number's file once more (plain_wait()): it sees the new one, or is seen.
+	 */
+	if (from && atomic_load(&from->in_kernel)) {
+		atomic_fetch_add(&to->in_kernel, 1);
+		vkr_store(&to->native, vkr_load(&to->native) + 1);
+	}
+	pthread_mutex_lock(&lock);
+	changing = VKR_PLAIN_NONE;
+	pthread_mutex_unlock(&lock);
+}
+
 struct vkr_epset *vkr_plain_left(struct vkr_plain *self, struct vkr_plain *was)
 {
 	struct vkr_epset *set;
@@ -249,6 +268,7 @@ struct vkr_epset *vkr_plain_left(struct vkr_plain *self, struct vkr_plain *was)
 	was->timeout = self->timeout;
 	was->mask = self->mask;
 	was->events = self->events;
+	was->fd = self->fd;
 	was->hit_at = self->hit_at;
 	set = unhit(self);
 	vkr_store(&self->note, 0);

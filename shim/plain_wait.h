@@ -36,6 +36,7 @@ struct vkr_plain {
 	/* Of who hit it, under the lock. */
 	struct vkr_epset *set; /* held */
 	uint64_t events;
+	int fd;
 	int64_t hit_at;
 	struct vkr_plain *next;
 };
@@ -101,8 +102,13 @@ void vkr_plain_learn(int epfd);
 /* vkr_ctl_lock held. The set that the number names is about to hold a member of ours (for good), or to lose the number:
  * who waits on it by that is counted in set->in_kernel when this returns. */
 void vkr_plain_claim(struct vkr_epset *set, int fd, bool for_good);
-/* The number names another set from now on, or none. */
-void vkr_plain_forget(int fd);
+/*
+ * vkr_ctl_lock held, before and after dup2(). The number of `from`, or of nothing that is tracked, becomes one of `to`.
+ * Who waits on it may do so in either: it is counted as from's, and looks for markers when it comes back; `to` takes
+ * it, for good, that somebody sleeps in it whom it does not know.
+ */
+void vkr_plain_change(int fd, struct vkr_epset *from, struct vkr_epset *to);
+void vkr_plain_changed(struct vkr_epset *from, struct vkr_epset *to);
 
 /* The child of a fork. */
 void vkr_plain_forked(void);

@@ -428,7 +428,7 @@ static int sleep_once(struct vkr_epset *set, int epfd, struct epoll_event *evs, 
 
 static int64_t time_left(int64_t deadline)
 {
-	return deadline < 0 ? -1 : vkr_max(deadline - vkr_now_ns(), 0);
+	return deadline <= 0 ? deadline : vkr_max(deadline - vkr_now_ns(), 0);
 }
 
 /* The wait is over, or was none. Markers may have taken all of the caller's room: what is behind them is ready too. */
@@ -506,19 +506,23 @@ static int after_plain(struct vkr_epset *set, struct epoll_event *evs, int r)
 	return r;
 }
 
-/* Nothing of ours is in the set. It may become mixed while we sleep: counted, we are woken by the eventfd too. */
+#define MIXED_NOW (VKR_PASS + 1) /* look again */
+
+/* Nothing of ours is in the set. It may become mixed while we sleep: counted, we are woken by the eventfd too. The
+ * number may become another set's: MIXED_NOW if that is seen. */
 static int plain_wait(struct vkr_epset *set, int epfd, struct epoll_event *evs, int max, int64_t left,
 		      const sigset_t *mask)
 {
 	VKR_CLEANUP(kernel_wait_done) struct vkr_epset *waits = set;
+	int r, n;
 
 	atomic_fetch_add(&waits->in_kernel, 1);
-	if (atomic_load(&set->mixed))
-		return 0;
-	return after_plain(set, evs, real_epoll_wait(epfd, evs, max, left, mask));
+	if (atomic_load(&set->mixed) || atomic_load(vkr_fd_entry(epfd)) != &set->file)
+		return MIXED_NOW;
+	r = real_epoll_wait(epfd, evs, max, left, mask);
+	n = after_plain(set, evs, r);
+	return r > 0 && !n ? MIXED_NOW : n;
 }
-
-#define MIXED_NOW (VKR_PASS + 1)
 
 /* A set inherited by fork that the kernel alone served: it does so still, unless the parent has put markers into it. */
 static int inherited_wait(int epfd, struct epoll_event *evs, int max, int64_t deadline, const sigset_t *mask)
@@ -559,11 +563,11 @@ static int leave_rest(struct vkr_epset *set, int r)
 	return r;
 }
 
-int vkr_epoll_wait(int epfd, struct epoll_event *evs, int max, int64_t left, const sigset_t *mask)
+/* The set that the number names now. MIXED_NOW: another than it was. */
+static int wait_on(int epfd, struct epoll_event *evs, int max, int64_t deadline, const sigset_t *mask)
 {
 	VKR_CLEANUP(vkr_file_putp) struct vkr_file *f = NULL;
 	struct vkr_epset *set;
-	int64_t deadline = left;
 	int r;
 
 	vkr_fork_check();
@@ -577,8 +581,6 @@ int vkr_epoll_wait(int epfd, struct epoll_event *evs, int max, int64_t left, con
 		return VKR_PASS;
 	if (vkr_bad_pointer(evs, (size_t)max * sizeof(*evs)))
 		return -EFAULT;
-	if (left > 0)
-		deadline = vkr_now_ns() + left;
 	if (vkr_unlikely(vkr_file_inherited(f))) {
 		r = vkr_load(&set->mixed) ? MIXED_NOW : inherited_wait(epfd, evs, max, deadline, mask);
 		if (r != MIXED_NOW)
@@ -591,16 +593,31 @@ int vkr_epoll_wait(int epfd, struct epoll_event *evs, int max, int64_t left, con
 	}
 	if (vkr_unlikely(vkr_load(&set->n_heirs)))
 		vkr_epset_take_heirs(set);
-	r = 0;
+	r = MIXED_NOW;
 	if (!vkr_load_acq(&set->mixed)) {
 		vkr_plain_learn(epfd);
-		r = plain_wait(set, epfd, evs, max, left, mask);
-		if (!r && !vkr_load_acq(&set->mixed))
-			return 0;
+		r = plain_wait(set, epfd, evs, max, time_left(deadline), mask);
+		if (r == MIXED_NOW && !vkr_load_acq(&set->mixed))
+			return r;
 	}
-	if (!r)
+	if (r == MIXED_NOW)
 		r = good_events(evs, max) ? mixed_wait(set, epfd, evs, max, deadline, mask) : -EFAULT;
 	return leave_rest(set, r);
+}
+
+static int wait_until(int epfd, struct epoll_event *evs, int max, int64_t deadline, const sigset_t *mask)
+{
+	int r;
+
+	do
+		r = wait_on(epfd, evs, max, deadline, mask);
+	while (vkr_unlikely(r == MIXED_NOW));
+	return r;
+}
+
+int vkr_epoll_wait(int epfd, struct epoll_event *evs, int max, int64_t left, const sigset_t *mask)
+{
+	return wait_until(epfd, evs, max, left > 0 ? vkr_now_ns() + left : left, mask);
 }
 
 int vkr_epoll_resume(struct vkr_plain *self, int n, int64_t (*left)(struct vkr_plain *was))
@@ -620,10 +637,11 @@ int vkr_epoll_resume(struct vkr_plain *self, int n, int64_t (*left)(struct vkr_p
 		return r > 0 ? leave_rest(set, r) : n;
 	deadline = left(&was);
 	if (deadline > 0)
-		deadline += was.hit_at; /* nobody has looked at the clock before */
-	if (!vkr_load_acq(&set->mixed))
-		r = plain_wait(set, vkr_epset_fd(set), evs, n, time_left(deadline), was.mask);
-	if (!r)
-		r = good_events(evs, n) ? mixed_wait(set, vkr_epset_fd(set), evs, n, deadline, was.mask) : -EFAULT;
+		deadline += was.hit_at;   /* nobody has looked at the clock before */
+	if (!vkr_load_acq(&set->mixed)) { /* a marker of another's, whose number it is now */
+		r = wait_until(was.fd, evs, n, deadline, was.mask);
+		return r == VKR_PASS ? real_epoll_wait(was.fd, evs, n, time_left(deadline), was.mask) : r;
+	}
+	r = good_events(evs, n) ? mixed_wait(set, vkr_epset_fd(set), evs, n, deadline, was.mask) : -EFAULT;
 	return leave_rest(set, r);
 }

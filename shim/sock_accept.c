@@ -99,8 +99,7 @@ static int accept_rdma(struct vkr_sock *l, int listen_fd, struct sockaddr *sa, s
 	vkr_pump_new(s, fd);
 	vkr_store_rel(&s->state, VKR_SOCK_CARRIED);
 	pthread_mutex_lock(&vkr_ctl_lock);
-	stale = vkr_file_uninstall(fd);
-	r = vkr_file_install(fd, &s->file);
+	r = vkr_file_install(fd, &s->file, &stale);
 	pthread_mutex_unlock(&vkr_ctl_lock);
 	if (stale)
 		vkr_file_put(stale);
@@ -137,8 +136,7 @@ static int accept_tcp(struct vkr_sock *l, int listen_fd, struct sockaddr *sa, so
 	s->tcp_stats->fd = fd;
 	vkr_count(&l->listener_stats->accepted_tcp, 1);
 	pthread_mutex_lock(&vkr_ctl_lock);
-	stale = vkr_file_uninstall(fd);
-	vkr_file_install(fd, &s->file);
+	vkr_file_install(fd, &s->file, &stale);
 	pthread_mutex_unlock(&vkr_ctl_lock);
 	if (stale)
 		vkr_file_put(stale);

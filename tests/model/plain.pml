@@ -7,6 +7,9 @@
  * the instruction that takes a note away done or not begun. What is under the lock, and the kernel's part, is one step.
  *
  * NT  threads; each waits TURNS times. NO_HANDLER: no signals. NO_NATIVE: no events of the kernel's own.
+ *
+ * DUP2: the threads wait on the number of a plain set, which becomes the number of another, mixed one (vkr_sock_dup2()).
+ * What is global below is the mixed set's then.
  */
 #ifndef NT
 #define NT 2
@@ -35,6 +38,17 @@ chan buffer[NT] = [3] of { byte };
 bool lock;
 bool claimed, marked, mixed, ready, efd, noise;
 byte in_kernel, sleepers;
+bool native[NT];
+
+#ifdef DUP2
+/* The number is the mixed set's: in the kernel, in our table. in_y: who is counted in the plain set. */
+bool names_x, table_x, changing, pinned;
+byte in_y;
+bool on_x[NT]; /* the set that the thread sleeps in */
+#define COUNTED in_y
+#else
+#define COUNTED in_kernel
+#endif
 
 inline flush(i)
 {
@@ -86,7 +100,7 @@ inline left(i)
 {
 	atomic {
 		!lock && nfull(buffer[i]);
-		in_kernel = in_kernel - (t[i].hit_by_us -> 1 : 0);
+		COUNTED = COUNTED - (t[i].hit_by_us -> 1 : 0);
 		t[i].hit_by_us = false;
 		store(i, IDLE)
 	}
@@ -104,7 +118,6 @@ inline kernel(i, marker)
 		t[i].asleep = false
 	}
 }
-bool native[NT];
 
 /* The member is still ready for others. */
 inline leave_rest()
@@ -129,6 +142,7 @@ inline mixed_wait(i, marker)
 	leave_rest()
 }
 
+#ifndef DUP2
 /* plain_wait(): counted */
 inline counted(i, marker)
 {
@@ -222,6 +236,78 @@ proctype waiter(byte i)
 	t[i].out = true
 }
 
+#else
+
+/* The kernel's wait by the number. */
+inline kernel_by_number(i, marker)
+{
+	atomic { on_x[i] = names_x; t[i].asleep = true };
+	atomic {
+		if
+		:: on_x[i] && (efd || noise) -> marker = true
+		:: native[i] -> native[i] = false; marker = false
+		fi;
+		t[i].asleep = false;
+		on_x[i] = true /* a wait on the mixed set is by a number of its own */
+	}
+}
+
+/* wait_on() until that is the set which the number names */
+inline counted(i, marker)
+{
+	do
+	:: table_x -> mixed_wait(i, marker); break
+	:: !table_x ->
+		in_y++;
+		if
+#ifndef M_NO_RECHECK
+		:: table_x -> in_y--
+		:: !table_x ->
+#else
+		:: true ->
+#endif
+			kernel_by_number(i, marker);
+			in_y--;
+			if :: marker -> table_x /* vkr_ctl_lock */ :: else -> break fi
+		fi
+	od
+}
+
+proctype waiter(byte i)
+{
+	byte turn, h;
+	bool marker;
+
+	do
+	:: turn < TURNS ->
+		turn++;
+		store(i, EV);
+		if
+		:: !t[i].knows ->
+			leave(i, h);
+			if
+			:: h == HIT -> left(i)
+			:: else
+			fi;
+			if
+			:: table_x
+			:: !table_x -> atomic { !lock; if :: !table_x && !changing -> t[i].knows = true :: else fi }
+			fi;
+			counted(i, marker)
+		:: else ->
+			kernel_by_number(i, marker);
+			leave(i, h);
+			if
+			:: h == HIT -> left(i); if :: marker -> table_x; counted(i, marker) :: else fi
+			:: else -> assert(!marker) /* the program would see it */
+			fi
+		fi
+	:: else -> break
+	od;
+	t[i].out = true
+}
+#endif
+
 inline barrier(i)
 {
 	i = 0;
@@ -232,14 +318,10 @@ inline barrier(i)
 	i = 0
 }
 
-/* make_mixed() and vkr_plain_claim() */
-proctype maker()
+/* vkr_plain_claim() */
+inline claim(i)
 {
-	byte i, v;
-	bool knew[NT];
-
-	atomic { !lock -> lock = true };
-	claimed = true;
+	i = 0;
 	do
 	:: i < NT -> knew[i] = t[i].knows; t[i].knows = false; i++
 	:: else -> break
@@ -254,7 +336,7 @@ proctype maker()
 		:: atomic { knew[i] && t[i].note == EV -> t[i].note = HIT };
 			t[i].hit_by_us = true;
 #ifndef M_NO_COUNT
-			in_kernel++
+			COUNTED++
 #endif
 		:: else
 		fi;
@@ -269,14 +351,57 @@ proctype maker()
 	do
 	:: i < NT ->
 		if
-		:: t[i].hit_by_us && t[i].note != LEFT && t[i].note != HIT -> t[i].hit_by_us = false; in_kernel--
+		:: t[i].hit_by_us && t[i].note != LEFT && t[i].note != HIT -> t[i].hit_by_us = false; COUNTED--
 		:: else
 		fi;
 		i++
 	:: else -> break
 	od;
 #endif
+	lock = false
+}
+
+#ifdef DUP2
+/* vkr_sock_dup2() */
+proctype maker()
+{
+	byte i, v;
+	bool knew[NT];
+
+	atomic { !lock -> lock = true };
+#ifndef M_LEARNS
+	changing = true;
+#endif
+#ifdef M_CLAIM_LATE
 	lock = false;
+	names_x = true;
+	table_x = true;
+	atomic { !lock -> lock = true };
+	claim(i);
+#else
+	claim(i);
+	names_x = true;
+	table_x = true;
+#endif
+#ifndef M_NO_PIN
+	atomic { if :: in_y > 0 -> in_kernel++; pinned = true :: else fi };
+#endif
+	changing = false;
+	atomic {
+		ready = true;
+		efd = efd || sleepers > 0 || in_kernel > 0
+	}
+}
+#else
+/* make_mixed() */
+proctype maker()
+{
+	byte i, v;
+	bool knew[NT];
+
+	atomic { !lock -> lock = true };
+	claimed = true;
+	claim(i);
 	marked = true;
 	noise = true; /* a completion of others' */
 	mixed = true;
@@ -287,6 +412,7 @@ proctype maker()
 	};
 	/* The set's kernel members, now and then. */
 }
+#endif
 
 proctype others()
 {
@@ -311,7 +437,11 @@ end:	timeout;
 	do
 	:: i < NT ->
 		/* Nobody sleeps beside a ready member, of which nobody else will tell it. */
+#ifdef DUP2
+		assert(!(t[i].asleep && on_x[i] && ready && !efd));
+#else
 		assert(!(t[i].asleep && ready && !efd));
+#endif
 		assert(t[i].asleep || t[i].out);
 		i++
 	:: else -> break
@@ -320,7 +450,11 @@ end:	timeout;
 	i = 0;
 	do
 	:: i < NT -> if :: t[i].asleep -> break :: else -> i++ fi
+#ifdef DUP2
+	:: else -> assert(in_y == 0 && in_kernel == (pinned -> 1 : 0)); break
+#else
 	:: else -> assert(in_kernel == 0); break
+#endif
 	od;
 	assert(!lock)
 }
@@ -329,6 +463,18 @@ init {
 	byte i;
 
 	atomic {
+#ifdef DUP2
+		marked = true;
+		mixed = true;
+		if
+		:: noise = true /* a completion of others', now or never */
+		:: true
+		fi;
+		do
+		:: i < NT -> on_x[i] = true; i++
+		:: else -> i = 0; break
+		od;
+#endif
 		do
 		:: i < NT -> t[i].knows = true; run waiter(i); run memory(i); i++
 		:: else -> break
