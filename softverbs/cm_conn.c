@@ -260,7 +260,7 @@ static void find_listener(struct cm_id *id, bool recall)
 	id->peer = cm_find_listener(&id->id.route.addr.dst_addr, id->id.ps, recall, &id->peer_recalled);
 }
 
-static int connect_send(struct cm_id *id, const struct rdma_conn_param *p)
+static void connect_send(struct cm_id *id, const struct rdma_conn_param *p)
 {
 	unsigned ms;
 	int err;
@@ -268,24 +268,22 @@ static int connect_send(struct cm_id *id, const struct rdma_conn_param *p)
 	find_listener(id, true);
 	if (sv_fault_unreachable(&ms)) {
 		sv_timer_set(&id->timer, sv_now() + ms * MS);
-		return 0;
+		return;
 	}
 	err = id->peer ? cm_send(id, SV_M_REQ, 0, p) : 0;
 	if (err && id->peer_recalled) {
 		find_listener(id, false);
 		err = id->peer ? cm_send(id, SV_M_REQ, 0, p) : 0;
 	}
-	if (!id->peer) {
-		/* Nobody listens: the host's own CM answers for the port. */
+	if (!id->peer || err) {
+		/* Nobody listens: the host's own CM answers for the port; and for a process that has just ended. */
 		struct sv_msg m = {.type = SV_M_REJ};
 
 		id->state = CM_CLOSED;
-		cm_raise(id, RDMA_CM_EVENT_REJECTED, CM_REJ_NO_SERVICE, &m, CM_PRIV_REJ);
-		return 0;
+		cm_raise(id, RDMA_CM_EVENT_REJECTED, id->peer ? CM_REJ_CONSUMER : CM_REJ_NO_SERVICE, &m, CM_PRIV_REJ);
+		return;
 	}
-	if (!err)
-		sv_timer_set(&id->timer, sv_now() + 64000 * MS);
-	return err;
+	sv_timer_set(&id->timer, sv_now() + 64000 * MS);
 }
 
 /* The listener is not where it was last time. True: it has been asked where it is now. */
@@ -314,9 +312,7 @@ SV_EXPORT int rdma_connect(struct rdma_cm_id *rid, struct rdma_conn_param *p)
 	} else {
 		param_take(id, p, true);
 		id->state = CM_REQ_SENT;
-		err = connect_send(id, p);
-		if (err)
-			id->state = CM_ROUTE;
+		connect_send(id, p);
 	}
 	pthread_mutex_unlock(&cm.lock);
 	return err ? cm_err(err) : cm_complete(id);

@@ -546,21 +546,36 @@ static void *map_fd(int fd, uint64_t size)
 	return m;
 }
 
-static void got_hello(struct sv_peer *p, int *fds, int nfds)
+/* What others say of it is told in their own way. */
+static bool unusable(const struct sv_peer *p, const char *why)
+{
+	static _Atomic bool told;
+
+	if (!atomic_exchange(&told, true))
+		fprintf(stderr, "softverbs: nothing goes to or from process %d: %s\n", (int)p->pid, why);
+	return false;
+}
+
+/* False: there can be nothing with this peer. */
+static bool got_hello(struct sv_peer *p, int *fds, int nfds)
 {
 	struct sv_seg *seg;
 	void *data;
+	bool other;
 
-	if (sv_load(&p->seg) || nfds != 3)
-		return;
+	if (sv_load(&p->seg))
+		return true;
+	if (nfds != 3 || fds[2] < 0)
+		return unusable(p, "no descriptor to spare for its memory");
 	seg = map_fd(fds[0], SV_SEG_SIZE);
 	data = seg ? map_fd(fds[1], SV_DATA_SIZE) : NULL;
-	if (!data || seg->magic != SV_SEG_MAGIC || seg->version != SV_SEG_VERSION) {
+	other = data && (seg->magic != SV_SEG_MAGIC || seg->version != SV_SEG_VERSION);
+	if (!data || other) {
 		if (seg)
 			munmap(seg, SV_SEG_SIZE);
 		if (data)
 			munmap(data, SV_DATA_SIZE);
-		return;
+		return unusable(p, other ? "it has another version" : "its memory cannot be mapped");
 	}
 	p->data = data;
 	sv_store(&p->kick_fd, fds[2]);
@@ -569,6 +584,7 @@ static void got_hello(struct sv_peer *p, int *fds, int nfds)
 	sv_store_rel(&p->seg, seg);
 	/* What waits to be sent to it, answers too, can go now. */
 	sv_qp_peer_found(p);
+	return true;
 }
 
 static void got_chan(struct sv_peer *p, const struct sv_msg *m, int *fds, int nfds)
@@ -589,13 +605,14 @@ static void got_chan(struct sv_peer *p, const struct sv_msg *m, int *fds, int nf
 	sv_fd_close(old);
 }
 
-static void dispatch(struct sv_sock *s, const struct sv_msg *m, int *fds, int nfds)
+/* False: the socket is of no more use, as if it had ended. The peer sees its end, and rejects what it has asked for. */
+static bool dispatch(struct sv_sock *s, const struct sv_msg *m, int *fds, int nfds)
 {
 	struct sv_peer *p = s->peer;
 
 	if (!p) {
 		if (m->type != SV_M_HELLO)
-			return;
+			return true;
 		pthread_mutex_lock(&sv_proc.lock);
 		p = peer_find(s->pid);
 		if (!p)
@@ -611,12 +628,11 @@ static void dispatch(struct sv_sock *s, const struct sv_msg *m, int *fds, int nf
 		}
 		pthread_mutex_unlock(&sv_proc.lock);
 		if (!p)
-			return;
+			return false;
 	}
 	switch (m->type) {
 	case SV_M_HELLO:
-		got_hello(p, fds, nfds);
-		break;
+		return got_hello(p, fds, nfds);
 	case SV_M_CHAN:
 		got_chan(p, m, fds, nfds);
 		break;
@@ -633,6 +649,7 @@ static void dispatch(struct sv_sock *s, const struct sv_msg *m, int *fds, int nf
 			sv_cm_message(p, m);
 		break;
 	}
+	return true;
 }
 
 #define READ_BATCH 4
@@ -683,8 +700,7 @@ static int sock_read(struct sv_sock *s)
 		int nfds = fds_take(&mm[i].msg_hdr, fds);
 
 		whole = whole && mm[i].msg_len == sizeof(m[i]);
-		if (whole)
-			dispatch(s, &m[i], fds, nfds);
+		whole = whole && dispatch(s, &m[i], fds, nfds);
 		for (int j = 0; j < nfds; j++)
 			sv_fd_close(fds[j]);
 	}

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <cmocka.h>
 
@@ -503,6 +504,117 @@ static void no_rtu_role(struct tv_side *s)
 	rdma_destroy_event_channel(cch);
 }
 
+/* One of the two may map no more memory: the connection is refused at once; with memory it is made. */
+static bool server_limited;
+
+static void limit(bool on)
+{
+	struct rlimit rl;
+	unsigned long pages = 0;
+	FILE *f;
+
+	CHECK_EQ(getrlimit(RLIMIT_AS, &rl), 0);
+	rl.rlim_cur = rl.rlim_max;
+	if (on) {
+		f = fopen("/proc/self/statm", "re");
+		CHECK(f && fscanf(f, "%lu", &pages) == 1);
+		fclose(f);
+		rl.rlim_cur = pages * 4096 + (1ull << 30); /* the peer's memory is larger by far */
+	}
+	CHECK_EQ(setrlimit(RLIMIT_AS, &rl), 0);
+}
+
+/* What the library says on stderr goes to *fd. The old stderr. */
+static int listen_to(int *fd)
+{
+	int p[2], old = dup(2);
+
+	CHECK_EQ(pipe2(p, O_CLOEXEC | O_NONBLOCK), 0);
+	CHECK_EQ(dup2(p[1], 2), 2);
+	CHECK_EQ(close(p[1]), 0);
+	*fd = p[0];
+	return old;
+}
+
+static void hear(int fd, int old, bool want)
+{
+	char text[512];
+	ssize_t n = read(fd, text, sizeof(text) - 1);
+
+	CHECK_EQ(dup2(old, 2), 2);
+	text[n < 0 ? 0 : n] = 0;
+	CHECK_EQ(strstr(text, "cannot be mapped") != NULL, want);
+	CHECK_EQ(n > 0 && strchr(text, '\n') != text + n - 1, 0); /* one line */
+}
+
+static void unmapped_server(struct tv_side *s)
+{
+	struct rdma_event_channel *ch = tv_channel();
+	struct rdma_cm_id *lis, *id;
+	struct rdma_cm_event *ev;
+	uint16_t port = 0;
+	struct tv_end e;
+	int said, old;
+
+	lis = tv_listen(ch, tv_addr4(), &port, 4);
+	old = listen_to(&said);
+	limit(server_limited);
+	tv_put(s->ctl, &port, sizeof(port));
+	tv_sync(s);
+	limit(false);
+	hear(said, old, server_limited);
+	/* A client that cannot hear us takes its requests back. */
+	while ((ev = tv_any_event(ch, 100))) {
+		CHECK(!server_limited);
+		id = ev->event == RDMA_CM_EVENT_REJECTED ? ev->id : NULL;
+		CHECK(id || ev->event == RDMA_CM_EVENT_CONNECT_REQUEST);
+		tv_ack(ev);
+		if (id)
+			CHECK_EQ(rdma_destroy_id(id), 0);
+	}
+	tv_sync(s);
+	tv_cm_server(&e, ch, NULL);
+	tv_sync(s);
+	tv_cm_end(&e, ch);
+	CHECK_EQ(rdma_destroy_id(lis), 0);
+	rdma_destroy_event_channel(ch);
+}
+
+static void unmapped_client(struct tv_side *s)
+{
+	struct rdma_event_channel *ch = tv_channel();
+	struct rdma_conn_param p;
+	uint16_t port;
+	struct tv_end e;
+	struct tv_dev d;
+	uint64_t start;
+	int said, old;
+
+	tv_get(s->ctl, &port, sizeof(port));
+	old = listen_to(&said);
+	for (int i = 0; i < 2; i++) {
+		struct rdma_cm_id *id = tv_resolve(ch, tv_addr4(), port);
+
+		tv_end_open_cm(&e, &d, id, NULL);
+		limit(!server_limited);
+		tv_param(&p);
+		start = tv_ms();
+		CHECK_EQ(rdma_connect(id, &p), 0);
+		tv_expect(ch, RDMA_CM_EVENT_REJECTED);
+		CHECK_OP(tv_ms() - start, <=, 2000);
+		limit(false);
+		tv_end_close(&e);
+		CHECK_EQ(rdma_destroy_id(id), 0);
+	}
+	hear(said, old, !server_limited);
+	tv_sync(s);
+	tv_sync(s);
+	tv_cm_client(&e, ch, port, NULL);
+	tv_sync(s);
+	tv_cm_end(&e, ch);
+	rdma_destroy_event_channel(ch);
+}
+
 #define SOLO(role)                                                                                                     \
 	static void test_##role(void **state)                                                                          \
 	{                                                                                                              \
@@ -542,6 +654,14 @@ static void test_cut_peer(void **state)
 	tv_procs(cut_server, cut_client, 20);
 }
 
+static void test_unmapped(void **state)
+{
+	for (int i = 0; i < 2; i++) {
+		server_limited = i;
+		tv_procs(unmapped_server, unmapped_client, 20);
+	}
+}
+
 static void test_stale(void **state)
 {
 	tv_procs(stale_server, stale_client, 20);
@@ -557,7 +677,7 @@ int main(void)
 	    cmocka_unit_test(test_port_events), cmocka_unit_test(test_qp_events),
 	    cmocka_unit_test(test_cq_event),    cmocka_unit_test(test_stale),
 	    cmocka_unit_test(test_no_rtu),      cmocka_unit_test(test_no_rtu_given_up),
-	    cmocka_unit_test(test_script),
+	    cmocka_unit_test(test_script),      cmocka_unit_test(test_unmapped),
 	};
 
 	cmocka_set_test_filter(getenv("TV_ONLY"));
