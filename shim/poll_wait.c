@@ -15,6 +15,7 @@
 #include "libc_real.h"
 #include "nofile.h"
 #include "pump.h"
+#include "scratch.h"
 #include "sock.h"
 #include "socket.h"
 #include "spin.h"
@@ -521,6 +522,8 @@ static int call_run(struct poll_call *c, int64_t deadline, const sigset_t *mask)
 
 struct poll_room {
 	struct poll_call c;
+	void *taken; /* lists that are longer */
+	size_t size;
 	struct pollfd fds[SMALL + SMALL_ENTRIES + VKR_MAX_DEVICES + 1];
 	struct poll_entry entries[SMALL_ENTRIES];
 };
@@ -537,28 +540,35 @@ static void call_done(struct poll_room *room)
 	}
 	if (c->waiter)
 		waiter_put(c->waiter);
-	if (c->kernel != room->fds)
-		free(c->kernel);
-	if (c->entries != room->entries)
-		free(c->entries);
+	vkr_scratch_give(room->taken, room->size);
 }
 
-/* deadline: ns, 0 do not wait, -1 for ever. VKR_PASS: nothing of ours is among them. */
-static int poll_until(struct pollfd *fds, nfds_t n, int64_t deadline, const sigset_t *mask)
+/* Enough for a call on n descriptors, whatever they are. */
+static size_t room_size(nfds_t n)
+{
+	return (2 * n + VKR_MAX_DEVICES + 1) * sizeof(struct pollfd) + n * sizeof(struct poll_entry);
+}
+
+/* deadline: ns, 0 do not wait, -1 for ever; mem: room_size(n), or NULL. VKR_PASS: nothing of ours is among them. */
+static int poll_until(struct pollfd *fds, nfds_t n, int64_t deadline, const sigset_t *mask, void *mem)
 {
 	nfds_t users = count_user(fds, n);
 	VKR_CLEANUP(call_done) struct poll_room room;
 	struct poll_call *c = &room.c;
 
 	*c = (struct poll_call){.fds = fds, .kernel = room.fds, .n = n, .entries = room.entries};
+	room.taken = NULL;
 	if (!users)
 		return VKR_PASS;
-	if (n > SMALL || users > SMALL_ENTRIES)
-		c->kernel = malloc((n + users + VKR_MAX_DEVICES + 1) * sizeof(*c->kernel));
-	if (users > SMALL_ENTRIES)
-		c->entries = malloc(users * sizeof(*c->entries));
-	if (!c->kernel || !c->entries)
-		return -ENOMEM;
+	if (n > SMALL || users > SMALL_ENTRIES) {
+		room.size = room_size(n);
+		if (!mem)
+			mem = room.taken = vkr_scratch_take(room.size);
+		if (!mem)
+			return -ENOMEM;
+		c->entries = mem;
+		c->kernel = (struct pollfd *)(c->entries + n);
+	}
 	call_setup(c, users);
 	return call_run(c, deadline, mask);
 }
@@ -597,7 +607,7 @@ int vkr_poll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const
 	if (vkr_bad_pointer(fds, n * sizeof(*fds)))
 		return VKR_PASS;
 	vkr_fork_check();
-	return poll_until(fds, n, deadline_from(timeout), mask);
+	return poll_until(fds, n, deadline_from(timeout), mask, NULL);
 }
 
 /* ------------------------------------------------------------------ select */
@@ -617,9 +627,24 @@ static void bit_put(fd_set *set, int fd, bool on)
 		((unsigned long *)set)[fd / 64] |= 1ul << (fd % 64);
 }
 
-static nfds_t select_to_poll(int n, const fd_set *r, const fd_set *w, const fd_set *e, struct pollfd *out)
+static nfds_t select_count(int n, const fd_set *r, const fd_set *w, const fd_set *e)
 {
+	const unsigned long *in = (const unsigned long *)r, *out = (const unsigned long *)w,
+			    *ex = (const unsigned long *)e;
+	unsigned long bits;
 	nfds_t count = 0;
+
+	for (int i = 0; i < n; i += 64) {
+		bits = (in ? in[i / 64] : 0) | (out ? out[i / 64] : 0) | (ex ? ex[i / 64] : 0);
+		if (n - i < 64)
+			bits &= (1ul << (n - i)) - 1;
+		count += (nfds_t)__builtin_popcountl(bits);
+	}
+	return count;
+}
+
+static void select_to_poll(int n, const fd_set *r, const fd_set *w, const fd_set *e, struct pollfd *out)
+{
 	short events;
 	int fd;
 
@@ -628,9 +653,8 @@ static nfds_t select_to_poll(int n, const fd_set *r, const fd_set *w, const fd_s
 				 (bit_test(w, fd) ? POLLOUT | POLLWRNORM | POLLWRBAND : 0) |
 				 (bit_test(e, fd) ? POLLPRI : 0));
 		if (events)
-			out[count++] = (struct pollfd){.fd = fd, .events = events};
+			*out++ = (struct pollfd){.fd = fd, .events = events};
 	}
-	return count;
 }
 
 /* The kernel writes whole longs, so bits above n in the last one are cleared with the rest. */
@@ -661,9 +685,15 @@ static int select_result(int n, fd_set *r, fd_set *w, fd_set *e, const struct po
 	return total;
 }
 
-static void free_fds(struct pollfd **fds)
+struct select_room {
+	void *taken;
+	size_t size;
+	struct pollfd small[SMALL];
+};
+
+static void select_done(struct select_room *room)
 {
-	free(*fds);
+	vkr_scratch_give(room->taken, room->size);
 }
 
 #define FDS_MAX (1 << 20)
@@ -676,21 +706,29 @@ static bool bad_set(int n, const fd_set *set)
 int vkr_select(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout, const sigset_t *mask,
 	       struct timespec *left)
 {
-	VKR_CLEANUP(free_fds) struct pollfd *fds = NULL;
+	VKR_CLEANUP(select_done) struct select_room room;
+	struct pollfd *fds = room.small;
+	void *mem = NULL;
 	nfds_t count, i;
 	int64_t deadline, remains;
 	int ret;
 
+	room.taken = NULL;
 	if (n <= 0 || n > FDS_MAX || (!r && !w && !e) || bad_timeout(timeout) || !vkr_polls_concern_us() ||
 	    bad_set(n, r) || bad_set(n, w) || bad_set(n, e))
 		return VKR_PASS;
 	vkr_fork_check();
-	fds = malloc((size_t)n * sizeof(*fds));
-	if (!fds)
-		return -ENOMEM;
-	count = select_to_poll(n, r, w, e, fds);
+	count = select_count(n, r, w, e);
+	if (count > SMALL) {
+		room.size = room_size(count) + count * sizeof(*fds);
+		mem = room.taken = vkr_scratch_take(room.size);
+		if (!mem)
+			return -ENOMEM;
+		fds = (struct pollfd *)((char *)mem + room_size(count));
+	}
+	select_to_poll(n, r, w, e, fds);
 	deadline = deadline_from(timeout);
-	ret = poll_until(fds, count, deadline, mask);
+	ret = poll_until(fds, count, deadline, mask, mem);
 	for (i = 0; ret > 0 && i < count; i++)
 		if (fds[i].revents & POLLNVAL)
 			ret = -EBADF;
