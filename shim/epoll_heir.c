@@ -181,6 +181,16 @@ static void renew_inner(int epfd)
 }
 
 /* Listeners that this process has come to own since the fork. */
+static bool holds_own(const struct vkr_epset *set)
+{
+	struct vkr_item *it;
+
+	DL_FOREACH2(set->items, it, next)
+	if (!vkr_file_inherited(it->file) && vkr_file_pollable(it->file))
+		return true;
+	return false;
+}
+
 static void watch_own(struct vkr_epset *set)
 {
 	struct vkr_item *it, *tmp;
@@ -207,7 +217,10 @@ struct vkr_epset *vkr_epset_heir(int epfd, int *r)
 			copy_kernel(&n, epfd);
 			copy_records(&n, n.old->items);
 			copy_records(&n, n.old->duals);
-			vkr_file_each_number(&n.old->file, take_number, &n);
+			if (holds_own(n.set))
+				*r = vkr_epset_mix(n.set, n.fd);
+			if (!*r)
+				vkr_file_each_number(&n.old->file, take_number, &n);
 		}
 		pthread_mutex_unlock(&vkr_ctl_lock);
 	}

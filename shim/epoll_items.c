@@ -177,8 +177,7 @@ static void claim_number(int fd, struct vkr_file *f, void *arg)
 	vkr_plain_claim((struct vkr_epset *)f, fd, true);
 }
 
-/* vkr_ctl_lock held. */
-static int make_mixed(struct vkr_epset *set, int epfd)
+int vkr_epset_mix(struct vkr_epset *set, int epfd)
 {
 	struct epoll_event ev = {.events = EPOLLIN, .data.u64 = (uintptr_t)&vkr_markers[0]};
 	struct vkr_item *it;
@@ -194,7 +193,7 @@ static int make_mixed(struct vkr_epset *set, int epfd)
 	DL_FOREACH2(set->file.items, it, file_next)
 	{
 		outer = vkr_epset_fd(it->set);
-		r = outer < 0 ? 0 : make_mixed(it->set, outer);
+		r = outer < 0 ? 0 : vkr_epset_mix(it->set, outer);
 		if (r)
 			return r;
 		item_be_dual(it);
@@ -326,8 +325,10 @@ int vkr_items_prepare(struct vkr_file *f)
 
 	DL_FOREACH2(f->items, it, file_next)
 	{
+		if (vkr_file_inherited(&it->set->file))
+			continue;
 		epfd = vkr_epset_fd(it->set);
-		r = epfd < 0 ? 0 : make_mixed(it->set, epfd);
+		r = epfd < 0 ? 0 : vkr_epset_mix(it->set, epfd);
 		if (r < 0)
 			return r;
 	}
@@ -342,7 +343,7 @@ void vkr_items_to_user(struct vkr_file *f)
 	DL_FOREACH2(f->items, it, file_next)
 	{
 		epfd = vkr_epset_fd(it->set);
-		if (epfd < 0 || make_mixed(it->set, epfd) < 0)
+		if (epfd < 0 || vkr_epset_mix(it->set, epfd) < 0)
 			continue;
 		if (it->in_kernel)
 			vkr_real.epoll_ctl(epfd, EPOLL_CTL_DEL, it->fd, NULL);
@@ -390,8 +391,7 @@ void vkr_items_watch(struct vkr_file *f)
 	struct vkr_item *it;
 
 	DL_FOREACH2(f->items, it, file_next)
-	if (!vkr_file_inherited(&it->set->file) && vkr_file_pollable(f) &&
-	    make_mixed(it->set, vkr_epset_fd(it->set)) == 0)
+	if (vkr_load(&it->set->mixed) && !vkr_file_inherited(&it->set->file) && vkr_file_pollable(f))
 		item_make_dual(it);
 }
 
@@ -534,7 +534,7 @@ static int ctl_kernel(struct vkr_epset *set, struct vkr_file *f, struct vkr_item
 	if (r)
 		return r;
 	if (op != EPOLL_CTL_DEL && vkr_file_pollable(f) && !vkr_bad_pointer(ev, sizeof(*ev))) {
-		r = make_mixed(set, epfd);
+		r = vkr_epset_mix(set, epfd);
 		if (r)
 			return r;
 		dual_expected(set, f, ev->events);
@@ -581,7 +581,7 @@ static int ctl_user(struct vkr_epset *set, struct vkr_file *f, struct vkr_item *
 		return 0;
 	}
 	if (op == EPOLL_CTL_ADD) {
-		r = make_mixed(set, epfd);
+		r = vkr_epset_mix(set, epfd);
 		if (r)
 			return r;
 		it = vkr_item_new(set, f, fd, ev);

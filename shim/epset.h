@@ -113,11 +113,13 @@ bool vkr_epset_ready(struct vkr_epset *set);
 bool vkr_epset_peek(struct vkr_epset *set);
 
 /* ---- poll_emul.c, for socket.c (vkr_ctl_lock held) */
-int vkr_items_prepare(struct vkr_file *f);    /* their sets can hold carried members from now on: 0 or -errno */
+/* The set, of which epfd is a number, can hold carried members from now on. 0, or -errno: it is as it was. */
+int vkr_epset_mix(struct vkr_epset *set, int epfd);
+int vkr_items_prepare(struct vkr_file *f);    /* the same for the sets that hold the file */
 void vkr_items_to_user(struct vkr_file *f);   /* out of the kernel sets, watched instead (CONNECTING) */
 void vkr_items_to_kernel(struct vkr_file *f); /* back again (fallback) */
 void vkr_items_return(struct vkr_file *f);    /* back again, and may be taken out once more (disconnect) */
-void vkr_items_watch(struct vkr_file *f);     /* stay in the kernel, watched too (LISTEN) */
+void vkr_items_watch(struct vkr_file *f);     /* stay in the kernel, watched too (LISTEN): in prepared sets */
 void vkr_items_drop(struct vkr_file *f);      /* the file goes */
 void vkr_items_forget(struct vkr_file *f);    /* no longer tracked: records only, the kernel's stay */
 

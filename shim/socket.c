@@ -135,16 +135,34 @@ void vkr_sock_untrack(int fd, struct vkr_sock *s)
 
 /* ------------------------------------------------------------------ listen */
 
-static void listen_rdma(struct vkr_sock *s, int fd)
+static void listen_tcp(struct vkr_sock *s, int fd, enum vkr_log_level level, const char *reason)
 {
+	struct sockaddr_storage sa;
+	socklen_t len = sizeof(sa);
+	char text[80];
+
+	s->listener_stats->transport = VKR_TRANSPORT_TCP;
+	s->retry_at = s->bequest.owner < 0 ? INT64_MAX : vkr_now_ns() + RETRY_NS;
+	/* Each retry would say so again. */
+	if (!strcmp(s->listener_stats->reason, reason))
+		return;
+	snprintf(s->listener_stats->reason, sizeof(s->listener_stats->reason), "%s", reason);
+	if (vkr_real.getsockname(fd, (struct sockaddr *)&sa, &len) == 0)
+		vkr_log(level, "listening on %s by TCP only (rule %s): %s",
+			vkr_address_text((struct sockaddr *)&sa, text, sizeof(text)), s->rule, reason);
+}
+
+/* The socket's from listen_ready() on. NULL: there is none, and why is said. */
+static struct vkr_listener *listen_rdma(struct vkr_sock *s, int fd)
+{
+	struct vkr_listener *l = NULL;
 	struct sockaddr_storage sa;
 	socklen_t len = sizeof(sa), optlen = sizeof(int);
 	const char *reason = "";
-	char text[80];
 	int v6only = 0, engine, r;
 
 	if (vkr_real.getsockname(fd, (struct sockaddr *)&sa, &len) < 0)
-		return;
+		return NULL;
 	if (sa.ss_family == AF_INET6)
 		vkr_real.getsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &v6only, &optlen);
 	vkr_stats_open();
@@ -159,40 +177,54 @@ static void listen_rdma(struct vkr_sock *s, int fd)
 	}
 	if (!r)
 		r = vkr_listener_create((struct sockaddr *)&sa, v6only, s->backlog, s->rule, s->listener_stats,
-					&(struct vkr_admission){vkr_sock_admit, vkr_sock_dismiss, s}, &s->listener,
-					&reason);
-	if (!r) {
+					&(struct vkr_admission){vkr_sock_admit, vkr_sock_dismiss, s}, &l, &reason);
+	if (!r)
+		return l;
+	/* What is wrong with the engine has been said. */
+	listen_tcp(s, fd, engine ? VKR_LOG_INFO : VKR_LOG_WARN, reason);
+	return NULL;
+}
+
+/* vkr_ctl_lock held. From now on the sets that hold the socket report what comes. A listener that is to be closed
+ * because they cannot, or NULL. */
+static struct vkr_listener *listen_ready(struct vkr_sock *s, int fd, struct vkr_listener *l)
+{
+	struct sockaddr_storage sa;
+	socklen_t len = sizeof(sa);
+	char text[80];
+
+	if (l && vkr_items_prepare(&s->file) < 0) {
+		listen_tcp(s, fd, VKR_LOG_WARN, "no descriptor or memory is left for the epoll sets that hold it");
+	} else if (l) {
+		s->listener = l;
 		s->listener_stats->transport = VKR_TRANSPORT_RDMA;
 		s->listener_stats->reason[0] = 0;
-		vkr_info("listening on %s by RDMA and TCP (rule %s)",
-			 vkr_address_text((struct sockaddr *)&sa, text, sizeof(text)), s->rule);
-		return;
+		if (vkr_real.getsockname(fd, (struct sockaddr *)&sa, &len) == 0)
+			vkr_info("listening on %s by RDMA and TCP (rule %s)",
+				 vkr_address_text((struct sockaddr *)&sa, text, sizeof(text)), s->rule);
+		l = NULL;
 	}
-	s->listener = NULL;
-	s->listener_stats->transport = VKR_TRANSPORT_TCP;
-	s->retry_at = s->bequest.owner < 0 ? INT64_MAX : vkr_now_ns() + RETRY_NS;
-	/* Each retry would say so again. */
-	if (!strcmp(s->listener_stats->reason, reason))
-		return;
-	snprintf(s->listener_stats->reason, sizeof(s->listener_stats->reason), "%s", reason);
-	/* What is wrong with the engine has been said. */
-	vkr_log(engine ? VKR_LOG_INFO : VKR_LOG_WARN, "listening on %s by TCP only (rule %s): %s",
-		vkr_address_text((struct sockaddr *)&sa, text, sizeof(text)), s->rule, reason);
+	vkr_store_rel(&s->state, VKR_SOCK_LISTEN);
+	vkr_items_watch(&s->file);
+	return l;
 }
 
 void vkr_sock_listen_own(struct vkr_sock *s, int fd)
 {
+	struct vkr_listener *l;
+
 	vkr_real.fcntl(fd, F_SETFL, vkr_real.fcntl(fd, F_GETFL) | O_NONBLOCK);
 	s->kernel_fd = vkr_guard_fd(vkr_real.fcntl(fd, F_DUPFD_CLOEXEC, 0));
 	if (s->kernel_fd >= 0)
 		vkr_guard_slot(s->kernel_fd, &s->kernel_fd);
 	/* First: children to come must be able to have what comes, else it would wait for nobody. */
 	vkr_bequest_make(s);
-	listen_rdma(s, fd);
+	l = listen_rdma(s, fd);
 	pthread_mutex_lock(&vkr_ctl_lock);
-	vkr_store_rel(&s->state, VKR_SOCK_LISTEN);
-	vkr_items_watch(&s->file);
+	l = listen_ready(s, fd, l);
 	pthread_mutex_unlock(&vkr_ctl_lock);
+	if (l)
+		vkr_listener_close(l);
 }
 
 int vkr_sock_listen(int fd, int backlog)
@@ -233,15 +265,16 @@ int vkr_sock_listen(int fd, int backlog)
 /* The RDMA port was taken, or the device away, at listen(): another try now and then. */
 void vkr_sock_listen_retry(struct vkr_sock *s, int fd)
 {
+	struct vkr_listener *l = NULL;
+
 	if (s->listener || vkr_now_ns() < s->retry_at)
 		return;
 	pthread_mutex_lock(&vkr_ctl_lock);
-	if (!s->listener && vkr_now_ns() >= s->retry_at) {
-		listen_rdma(s, fd);
-		if (s->listener)
-			vkr_items_watch(&s->file);
-	}
+	if (!s->listener && vkr_now_ns() >= s->retry_at)
+		l = listen_ready(s, fd, listen_rdma(s, fd));
 	pthread_mutex_unlock(&vkr_ctl_lock);
+	if (l)
+		vkr_listener_close(l);
 	if (s->listener)
 		vkr_pump_ask();
 }

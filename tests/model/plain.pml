@@ -393,7 +393,7 @@ proctype maker()
 	}
 }
 #else
-/* make_mixed() */
+/* vkr_epset_mix() */
 proctype maker()
 {
 	byte i, v;

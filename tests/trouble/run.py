@@ -83,9 +83,9 @@ def judge(mode, status, text):
     return f'exit {status}, and not for want of anything'
 
 
-def run(args, test, seed, counts):
+def run(args, test, seed, counts, spec=None):
     mode = MODES[args.kind]
-    name, value = mode[0].format(n=args.odds or mode[1], seed=seed).split('=', 1)
+    name, value = (spec or mode[0]).format(n=args.odds or mode[1], seed=seed, kind=args.kind).split('=', 1)
     env = {k: v for k, v in os.environ.items() if not k.startswith(('VKR_', 'VKRDMA_', 'CONF_')) and k != 'LD_PRELOAD'}
     env.update({'LD_PRELOAD': f'{args.build}/libvkrdma.so:{args.trouble}', 'VKRDMA_PROVIDER': 'soft', 'VKRDMA_LISTEN': '*',
                 'VKRDMA_CONNECT': '*', 'VKRDMA_LOG': 'info', 'VKR_TROUBLE_SEED': str(seed), 'VKR_TROUBLE_COUNTS': counts,
@@ -134,6 +134,28 @@ def rounds(args, tests, seed):
     return 1 if bad else 0
 
 
+def each(args, tests):
+    """Every opportunity of a process, one a run."""
+    bad, n, rdma, kind = 0, 0, 0, KINDS.index(args.kind)
+    for test in tests:
+        for n in range(1, 10000):
+            args.odds = n
+            with tempfile.NamedTemporaryFile() as counts:
+                counts.write(bytes(16 * len(KINDS)))
+                counts.flush()
+                status, text = run(args, test, args.seed, counts.name, 'VKR_TROUBLE={kind}@{n}')
+                done = struct.unpack_from('Q', open(counts.name, 'rb').read(), 8 * (len(KINDS) + kind))[0]
+            rdma += bool(re.search(r' is RDMA', text))
+            wrong = judge(args.kind, status, text)
+            if wrong:
+                bad += 1
+                print(f'FAILED {os.path.basename(test)} {args.kind}@{n}: {wrong}\n{text}', flush=True)
+            if not done:
+                break
+        print(f'{os.path.basename(test)}: {n - 1} opportunities, {rdma} runs with RDMA, {bad} failed', flush=True)
+    return 1 if bad or n < 2 or not rdma else 0
+
+
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument('--build', default='build')
@@ -142,6 +164,7 @@ def main():
     ap.add_argument('--kind', choices=MODES, required=True)
     ap.add_argument('--seed', type=int, default=0, help='names the sequence of random numbers')
     ap.add_argument('--odds', type=int)
+    ap.add_argument('--each', action='store_true', help='every opportunity, one after the other: fds and alloc')
     ap.add_argument('--jobs', type=int, default=2)
     ap.add_argument('--timeout', type=int, default=100)
     ap.add_argument('names', nargs='*')
@@ -159,6 +182,8 @@ def main():
         tests = [t for t in tests if os.path.basename(t)[5:].startswith(tuple(few))]
     if not tests:
         sys.exit(f'run.py: no tests in {folder}')
+    if args.each:
+        sys.exit(each(args, tests))
     seeds = [args.seed] if args.seed else [1, random.randrange(2, 1 << 31)] if full else [1]
     sys.exit(max(rounds(args, tests, seed) for seed in seeds))
 
