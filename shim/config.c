@@ -285,7 +285,8 @@ static int parse_features(const struct report *r, uint32_t *out)
 		uint32_t bits;
 	} words[] = {{"all", VKR_FEAT_ALL},       {"none", 0},
 		     {"fin", VKR_FEAT_FIN},       {"resize", VKR_FEAT_RESIZE},
-		     {"credit", VKR_FEAT_CREDIT}, {"keep", VKR_FEAT_KEEP}};
+		     {"credit", VKR_FEAT_CREDIT}, {"keep", VKR_FEAT_KEEP},
+		     {"lend", VKR_FEAT_LEND}};
 	struct span rest = span_of(r->value);
 	size_t comma, i;
 
@@ -297,7 +298,7 @@ static int parse_features(const struct report *r, uint32_t *out)
 		for (i = 0; i < VKR_ARRAY_SIZE(words) && !equals(word, words[i].name); i++)
 			;
 		if (i == VKR_ARRAY_SIZE(words))
-			return fail(r, word, "expected all, none, or some of fin, resize, credit and keep");
+			return fail(r, word, "expected all, none, or some of fin, resize, credit, keep and lend");
 		*out |= words[i].bits;
 		if (comma == rest.len)
 			return 0;

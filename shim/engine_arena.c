@@ -5,10 +5,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Blocks of 2^12 to 2^20 bytes are cut from slabs of 1 MiB and stay; larger ones come and go. */
-#define MIN_SHIFT 12
-#define MAX_SHIFT 20
-#define SLAB_SIZE ((size_t)1 << MAX_SHIFT)
+/* Blocks of 2^12 to 2^23 bytes are cut from slabs of 1 MiB, or are one, and stay; larger ones come and go. */
+#define MIN_SHIFT  12
+#define MAX_SHIFT  23
+#define SLAB_SHIFT 20
 
 /*
  * A free block's link is not kept inside it: a peer whose key was revoked a moment late, or a provider's bug, must not
@@ -79,15 +79,15 @@ static bool list_reserve(struct free_list *l, size_t more)
 
 static void *slab_cut(struct free_list *l, int shift)
 {
-	size_t size = (size_t)1 << shift, off;
+	size_t size = (size_t)1 << shift, whole = (size_t)1 << vkr_max(shift, SLAB_SHIFT), off;
 	char *slab;
 
-	if (!list_reserve(l, SLAB_SIZE / size))
+	if (!list_reserve(l, whole / size))
 		return NULL;
-	slab = pages_map(SLAB_SIZE);
+	slab = pages_map(whole);
 	if (!slab)
 		return NULL;
-	for (off = SLAB_SIZE - size; off > 0; off -= size)
+	for (off = whole - size; off > 0; off -= size)
 		l->blocks[l->n++] = slab + off;
 	return slab;
 }

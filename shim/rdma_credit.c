@@ -48,6 +48,45 @@ void vkr_credit_ring(struct vkr_stream *s, uint64_t addr, uint32_t len, uint32_t
 	tx->have_ring = true;
 }
 
+bool vkr_credit_lent(struct vkr_stream *s, uint64_t addr, uint32_t len, uint32_t rkey)
+{
+	struct vkr_tx *tx = &s->tx;
+
+	if (!(s->features & VKR_FEAT_LEND) || tx->borrowed)
+		return false;
+	/* Too late; nothing has been written to it. */
+	if (!tx->much) {
+		tx->control |= VKR_CTL_RETURN;
+		return true;
+	}
+	tx->borrowed = true;
+	tx->own.addr = tx->addr;
+	tx->own.rkey = tx->rkey;
+	tx->own.len = tx->len;
+	tx->own.from = tx->pos;
+	vkr_credit_ring(s, addr, len, rkey);
+	vkr_trim_later();
+	return true;
+}
+
+void vkr_credit_return(struct vkr_stream *s)
+{
+	struct vkr_tx *tx = &s->tx;
+
+	if (!tx->borrowed)
+		return;
+	vkr_credit_look(s);
+	if (s->broken || (int32_t)(tx->acked.bytes - tx->own.from) < 0)
+		return;
+	tx->borrowed = false;
+	tx->control |= VKR_CTL_RETURN;
+	tx->addr = tx->own.addr;
+	tx->rkey = tx->own.rkey;
+	tx->len = tx->own.len;
+	tx->off = 0;
+	tx->floor = tx->pos;
+}
+
 void vkr_credit_sleep(struct vkr_stream *s)
 {
 	struct vkr_tx *tx = &s->tx;
@@ -77,6 +116,7 @@ void vkr_credit_measure(struct vkr_stream *s)
 
 	/* A small ring is given back by halves, lest each second message brings a credit; of a large one a quarter is
 	 * much, and keeps a stream in one direction going. */
+	len = vkr_min(len, VKR_RING_MAX); /* a native ring may be longer, one on loan is */
 	r->ride.bytes = len > SMALL_RING ? len / 8 : len / 2;
 	r->force.bytes = len > SMALL_RING ? len / 4 : len / 4 * 3;
 	r->ride.messages = VKR_RECV_BOUND / 4;
@@ -113,6 +153,15 @@ static void on_wake(struct vkr_stream *s, enum vkr_imm type, uint32_t value)
 		vkr_rx_pressure(s);
 }
 
+static void on_much(struct vkr_stream *s)
+{
+	/* An honest peer asks again only when it has written something. */
+	if (vkr_stream_flood(s))
+		vkr_stream_violation(s, "a flood of requests for a larger ring");
+	else
+		vkr_rx_lend(s);
+}
+
 static void on_credit(struct vkr_stream *s)
 {
 	if (!s->tx.waking && vkr_stream_flood(s)) {
@@ -138,6 +187,17 @@ void vkr_credit_imm(struct vkr_stream *s, enum vkr_imm type, uint32_t value, uin
 	case VKR_IMM_SWITCH:
 		if (!at_end || !vkr_rx_switch(s))
 			vkr_stream_violation(s, "it goes on in a ring that was not offered");
+		break;
+	case VKR_IMM_MUCH:
+		if (!at_end || !(s->features & VKR_FEAT_LEND)) {
+			vkr_stream_violation(s, "a request for a larger ring at a wrong place");
+			break;
+		}
+		on_much(s);
+		break;
+	case VKR_IMM_RETURN:
+		if (!at_end || !vkr_rx_returned(s))
+			vkr_stream_violation(s, "it returns a ring that it has not borrowed");
 		break;
 	case VKR_IMM_FIN:
 		if (!at_end || s->peer_fin) {

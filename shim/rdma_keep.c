@@ -41,7 +41,7 @@ static bool is_clean(const struct vkr_stream *s)
 		return false;
 	if (s->abort || s->end || s->flushed || s->broken || s->peer_closed || s->reset || s->handed_over || s->error)
 		return false;
-	if (!tx->ready || tx->put != tx->sent || tx->control || tx->waking || s->inq || s->rxc.wanted)
+	if (!tx->ready || tx->put != tx->sent || tx->control || tx->waking || tx->borrowed || s->inq || s->rxc.wanted)
 		return false;
 	/* What has grown would be memory for nothing. */
 	return !s->rxc.offered && s->rd == s->wr && s->rx[s->wr].len == s->ring_first;

@@ -202,6 +202,7 @@ void vkr_engine_fork_child(void)
 	vkr_cm_forked();
 	vkr_keep_forked();
 	vkr_trim_forked();
+	vkr_rx_forked();
 	vkr_alive_forked();
 	vkr_cm_devices_forked();
 	vkr_progress_forked();

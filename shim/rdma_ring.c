@@ -109,6 +109,71 @@ static void ring_offer(struct vkr_stream *s, uint32_t len)
 	s->tx.control |= VKR_CTL_OFFER;
 }
 
+/* The peer has left ring rd, and all of it has been read. */
+static void ring_left(struct vkr_stream *s)
+{
+	struct vkr_rx_ring *ring = &s->rx[s->rd];
+
+	s->rd = s->wr;
+	if (s->rx[s->wr].lent) {
+		/* It comes back to this one, once it knows that it may. */
+		ring->received = ring->consumed = 0;
+		s->tx.control |= VKR_CTL_CREDIT;
+		vkr_tx_push(s);
+	} else {
+		vkr_ring_destroy(s, ring);
+	}
+	if (s->rx[s->wr].len > s->ring_first)
+		vkr_trim_later();
+}
+
+/* Rings on loan, of all streams. */
+static _Atomic int lent;
+
+void vkr_rx_loan_over(void)
+{
+	atomic_fetch_sub(&lent, 1);
+}
+
+void vkr_rx_forked(void)
+{
+	vkr_store(&lent, 0);
+}
+
+void vkr_rx_lend(struct vkr_stream *s)
+{
+	struct vkr_rx_ring *ring = &s->rx[1 - s->wr];
+
+	if (s->rxc.offered || s->rd != s->wr || s->rx[s->wr].lent || s->app_closed)
+		return;
+	if (atomic_fetch_add(&lent, 1) >= VKR_LENT_MOST || ring_prepare(s, 1 - s->wr, VKR_RING_LENT) ||
+	    ring->len != VKR_RING_LENT) {
+		atomic_fetch_sub(&lent, 1);
+		return;
+	}
+	ring->lent = true;
+	s->rxc.offered = true;
+	s->tx.control |= VKR_CTL_LEND;
+}
+
+bool vkr_rx_returned(struct vkr_stream *s)
+{
+	if (s->rx[1 - s->wr].lent && s->rxc.offered) {
+		s->rxc.offered = false;
+		vkr_ring_destroy(s, &s->rx[1 - s->wr]);
+		return true;
+	}
+	/* What it wrote to its own ring before must have been read. */
+	if (!s->rx[s->wr].lent || s->rd != s->wr)
+		return false;
+	s->wr = 1 - s->wr;
+	s->rxc.ring_start = s->rxc.now.bytes;
+	vkr_credit_measure(s);
+	if (s->rx[s->rd].received == s->rx[s->rd].consumed)
+		ring_left(s);
+	return true;
+}
+
 void vkr_rx_pressure(struct vkr_stream *s)
 {
 	struct vkr_rx_credit *r = &s->rxc;
@@ -125,15 +190,6 @@ void vkr_rx_pressure(struct vkr_stream *s)
 	} else if (r->now.bytes - r->ring_start >= len) {
 		ring_offer(s, vkr_min(len * GROW_FACTOR, s->ring_limit));
 	}
-}
-
-/* The peer has left ring rd, and all of it has been read. */
-static void ring_left(struct vkr_stream *s)
-{
-	vkr_ring_destroy(s, &s->rx[s->rd]);
-	s->rd = s->wr;
-	if (s->rx[s->wr].len > s->ring_first)
-		vkr_trim_later();
 }
 
 bool vkr_rx_switch(struct vkr_stream *s)
@@ -158,7 +214,7 @@ static bool trim_credits(struct vkr_stream *s)
 	bool idle = r->total == r->trim_mark && !s->inq;
 
 	r->trim_mark = r->total;
-	if (s->rx[s->wr].len > s->ring_first && idle && !r->offered && s->rd == s->wr) {
+	if (s->rx[s->wr].len > s->ring_first && idle && !r->offered && s->rd == s->wr && !s->rx[s->wr].lent) {
 		ring_offer(s, s->ring_first);
 		vkr_tx_push(s);
 		vkr_stream_update(s, 0);
@@ -245,9 +301,9 @@ static VKR_INLINE size_t rx_take(struct vkr_stream *s, const struct iovec *iov, 
 				with_provider(s, ring_emptied);
 			continue;
 		}
+		s->rxc.now.bytes += n;
 		if (vkr_unlikely(s->rd != s->wr) && ring->consumed == ring->received)
 			with_provider(s, ring_left);
-		s->rxc.now.bytes += n;
 		if (vkr_credit_due(s))
 			with_provider(s, vkr_tx_push);
 	}

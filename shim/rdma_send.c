@@ -48,7 +48,7 @@ static inline uint32_t tx_room(struct vkr_stream *s, uint32_t want)
 	struct vkr_tx *tx = &s->tx;
 	uint32_t room;
 
-	if (!tx->have_ring || vkr_sq_free(s) <= VKR_SEND_CONTROL || tx->control & VKR_CTL_SWITCH)
+	if (!tx->have_ring || vkr_sq_free(s) <= VKR_SEND_CONTROL || tx->control & (VKR_CTL_SWITCH | VKR_CTL_RETURN))
 		return 0;
 	room = ring_room(s);
 	return vkr_likely(room >= want || !s->credits) ? room : room_look(s);
@@ -191,6 +191,11 @@ static void control_message(struct vkr_stream *s, struct vkr_chain *c, unsigned 
 		message_ring(&m, &s->rx[1 - s->wr]);
 		vkr_count(&s->stats->rings_out, 1);
 		break;
+	case VKR_CTL_LEND:
+		m.opcode = VKR_OP_LEND;
+		message_ring(&m, &s->rx[1 - s->wr]);
+		vkr_count(&s->stats->rings_out, 1);
+		break;
 	case VKR_CTL_PROBE:
 		message_probe(s, &m);
 		break;
@@ -223,6 +228,8 @@ static void control_immediate(struct vkr_stream *s, struct vkr_chain *c, unsigne
 		control_wake(s, c);
 	else if (what == VKR_CTL_SWITCH)
 		vkr_chain_imm(s, c, VKR_IMM_SWITCH, s->tx.pos);
+	else if (what == VKR_CTL_MUCH || what == VKR_CTL_RETURN)
+		vkr_chain_imm(s, c, what == VKR_CTL_MUCH ? VKR_IMM_MUCH : VKR_IMM_RETURN, s->tx.pos);
 	else if (what == VKR_CTL_FIN)
 		vkr_chain_imm(s, c, VKR_IMM_FIN, s->tx.pos);
 	else if (what == VKR_CTL_RESET)
@@ -245,7 +252,7 @@ static unsigned control_next(const struct vkr_tx *tx)
 
 static bool is_immediate(const struct vkr_stream *s, unsigned what)
 {
-	return s->credits && !(what & (VKR_CTL_OFFER | VKR_CTL_PROBE | VKR_CTL_ECHO));
+	return s->credits && !(what & (VKR_CTL_OFFER | VKR_CTL_LEND | VKR_CTL_PROBE | VKR_CTL_ECHO));
 }
 
 static void tx_control(struct vkr_stream *s, struct vkr_chain *c)
@@ -417,7 +424,12 @@ bool vkr_tx_trim(struct vkr_stream *s)
 {
 	if (s->tx.buf && s->tx.put == s->tx.freed)
 		vkr_tx_release(s);
-	return !s->tx.buf;
+	if (s->tx.borrowed && s->tx.pos == s->tx.loan_mark) {
+		vkr_credit_return(s);
+		vkr_tx_push(s);
+	}
+	s->tx.loan_mark = s->tx.pos;
+	return !s->tx.buf && !s->tx.borrowed;
 }
 
 /* NULL: it cannot be had. Cheap inline takes everything: nothing to register. */
@@ -536,6 +548,19 @@ static uint32_t direct_message(struct vkr_stream *s, struct vkr_chain *c, struct
 	return before + part;
 }
 
+/* A ring is full and far more than it holds is to be written: the peer may have a larger one for a while. */
+static void loan_ask(struct vkr_stream *s)
+{
+	struct vkr_tx *tx = &s->tx;
+
+	if (!(s->features & VKR_FEAT_LEND) || tx->borrowed || (int32_t)(tx->acked.bytes - tx->asked_at) < 0)
+		return;
+	tx->much = true;
+	tx->asked_at = tx->pos;
+	tx->control |= VKR_CTL_MUCH;
+	vkr_tx_push(s);
+}
+
 /* The peer reads all the time where much is sent: its next credit is near. */
 static uint32_t room_soon(struct vkr_stream *s, uint32_t want, size_t left)
 {
@@ -560,6 +585,8 @@ static size_t tx_direct(struct vkr_stream *s, struct vkr_iov *cur, size_t left, 
 		if (!room && how & VKR_IO_EAGER) {
 			vkr_chain_post(s, &c);
 			chained = 0;
+			if (left - done >= 2 * VKR_RING_MAX)
+				loan_ask(s);
 			room = room_soon(s, n, left - done);
 		}
 		if (!room)
@@ -643,8 +670,8 @@ static VKR_INLINE bool tx_one(struct vkr_stream *s, const struct iovec *iov, siz
 	struct ibv_send_wr wr, *bad;
 	int ret;
 
-	if (total > vkr_min(s->inline_max, VKR_WRITE_MAX) || queued(tx) || !tx->ready || n > tx->len - tx->off ||
-	    vkr_credit_rides(s) || tx_room(s, n) < n)
+	if (total > vkr_min(s->inline_max, VKR_WRITE_MAX) || queued(tx) || !tx->ready || tx->much ||
+	    n > tx->len - tx->off || vkr_credit_rides(s) || tx_room(s, n) < n)
 		return false;
 	vkr_wr_begin(s, &wr, &sge, false);
 	vkr_wr_data(s, &wr, n, n);
@@ -673,6 +700,11 @@ static __attribute__((noinline)) ssize_t tx_any(struct vkr_stream *s, const stru
 	if (queued(&s->tx) && !s->stall_counted && !s->credits) {
 		s->stall_counted = true;
 		vkr_count(&s->stats->stalls, 1);
+	}
+	if (s->tx.much && done == total) {
+		s->tx.much = false;
+		vkr_credit_return(s);
+		vkr_tx_push(s);
 	}
 	vkr_stream_update(s, 0);
 	return done ? (ssize_t)done : s->tx.cap || s->broken || how & VKR_IO_EAGER ? -EAGAIN : -ENOMEM;

@@ -332,8 +332,18 @@ static void on_message(struct vkr_stream *s, const struct vkr_message *m, uint32
 			vkr_stream_violation(s, "opcode 0x%x", m->opcode);
 			break;
 		}
+		if (s->tx.borrowed) {
+			vkr_stream_violation(s, "it offers a ring while one is on loan");
+			break;
+		}
 		vkr_count(s->credits ? &s->stats->rings_in : &s->stats->refreshes_in, 1);
 		vkr_tx_ring(s, m->address, m->length, m->rkey);
+		break;
+	case VKR_OP_LEND:
+		if (!vkr_credit_lent(s, m->address, m->length, m->rkey))
+			vkr_stream_violation(s, "it lends a ring that was not asked for");
+		else
+			vkr_count(&s->stats->rings_in, 1);
 		break;
 	case VKR_OP_FIN:
 		if (!shim) {

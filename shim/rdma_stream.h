@@ -20,15 +20,18 @@
  * which it does not hold back. 240 buffers of 32 bytes, 14 spare send slots and 64 bytes of credit words fill two
  * pages. With credits, which count them, receives are posted again several together; well under the bound.
  */
-#define VKR_RECV_DEPTH    240
-#define VKR_RECV_BOUND    200
-#define VKR_REPOST        8
-#define VKR_SEND_DEPTH    64
-#define VKR_SEND_CONTROL  8  /* of these, kept for control messages */
-#define VKR_SEND_SIGNAL   16 /* at least every so many are signaled */
-#define VKR_CQ_RESERVE    (VKR_RECV_DEPTH + VKR_SEND_DEPTH + 8)
-#define VKR_RING_FIRST    (32u << 10)
-#define VKR_RING_MAX      (1u << 20)
+#define VKR_RECV_DEPTH   240
+#define VKR_RECV_BOUND   200
+#define VKR_REPOST       8
+#define VKR_SEND_DEPTH   64
+#define VKR_SEND_CONTROL 8  /* of these, kept for control messages */
+#define VKR_SEND_SIGNAL  16 /* at least every so many are signaled */
+#define VKR_CQ_RESERVE   (VKR_RECV_DEPTH + VKR_SEND_DEPTH + 8)
+#define VKR_RING_FIRST   (32u << 10)
+#define VKR_RING_MAX     (1u << 20)
+/* On loan to a writer that has at least twice a ring left; so many at once in a process. */
+#define VKR_RING_LENT     (8u << 20)
+#define VKR_LENT_MOST     8
 #define VKR_RING_BELIEVED (64u << 20) /* of a peer */
 #define VKR_STAGE_LEAST   (4u << 10)
 #define VKR_STAGE_FIRST   (16u << 10)
@@ -71,6 +74,9 @@ enum {
 	VKR_CTL_WAKE = 1u << 9,
 	VKR_CTL_OPEN = 1u << 10,
 	VKR_CTL_KEEP = 1u << 11,
+	VKR_CTL_LEND = 1u << 12,
+	VKR_CTL_MUCH = 1u << 13,
+	VKR_CTL_RETURN = 1u << 14, /* before the next byte, and behind a switch */
 };
 
 /* received and consumed: offsets, or with credits positions that only grow, in a ring of a power of two. */
@@ -78,6 +84,7 @@ struct vkr_rx_ring {
 	uint8_t *buf;
 	uint32_t len, received, consumed;
 	struct ibv_mr *mr;
+	bool lent; /* the other one is the connection's own */
 };
 
 /* Receiving with credits: what the peer may know of us, and what it has asked. */
@@ -101,8 +108,17 @@ struct vkr_tx {
 	uint32_t rkey, len, off;
 	/* with credits: positions in the stream, modulo 2^32. acked.messages is `proven`'s counterpart. */
 	struct vkr_credit acked;
-	uint32_t pos, floor;  /* written; of that, up to there the present ring is free again */
-	bool waking;          /* a wake request waits for its answer */
+	uint32_t pos, floor; /* written; of that, up to there the present ring is free again */
+	bool waking;         /* a wake request waits for its answer */
+	/* its own ring, while it writes to one on loan; everything before `from` lies there */
+	bool borrowed;
+	struct {
+		uint64_t addr;
+		uint32_t rkey, len, from;
+	} own;
+	uint32_t asked_at;    /* `pos` with the last request for a loan; the next only when that has been read */
+	bool much;            /* a large send has not come to its end */
+	uint32_t loan_mark;   /* `pos` when the trimmer came by */
 	uint64_t credit_addr; /* the peer's word */
 	uint32_t credit_rkey;
 	/* send queue: sequence numbers of work requests */
@@ -325,6 +341,13 @@ static inline void vkr_rx_arrived(struct vkr_stream *s, uint32_t n)
 
 /* With credits. The peer waits for room: a larger ring, if the application keeps up with this one. */
 void vkr_rx_pressure(struct vkr_stream *s);
+/* With credits. The peer has much and no room: a ring on loan, if there is one. */
+void vkr_rx_lend(struct vkr_stream *s);
+/* A ring on loan was destroyed. */
+void vkr_rx_loan_over(void);
+void vkr_rx_forked(void);
+/* With credits. The peer goes back to its own ring, or does not want the one on loan. False: it has none. */
+bool vkr_rx_returned(struct vkr_stream *s);
 /* With credits. The peer writes to the ring that was offered. False: none was. */
 bool vkr_rx_switch(struct vkr_stream *s);
 /* Gives back what an idle connection does not need; true if it has no more than that. */
@@ -336,6 +359,10 @@ bool vkr_rx_trim(struct vkr_stream *s, int64_t now);
 void vkr_credit_look(struct vkr_stream *s);
 /* A ring to write to from the next byte on. */
 void vkr_credit_ring(struct vkr_stream *s, uint64_t addr, uint32_t len, uint32_t rkey);
+/* A ring that the peer lends. False: it cannot be. */
+bool vkr_credit_lent(struct vkr_stream *s, uint64_t addr, uint32_t len, uint32_t rkey);
+/* Gives it back, if there is one and the peer has read all that came before it. */
+void vkr_credit_return(struct vkr_stream *s);
 /* The peer's ring is rx[wr] from now on: what is worth telling depends on its length. */
 void vkr_credit_measure(struct vkr_stream *s);
 /* The peer has asked, or much has become free: what to say goes into control, if anything. */

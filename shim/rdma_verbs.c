@@ -47,6 +47,8 @@ void vkr_ring_destroy(struct vkr_stream *s, struct vkr_rx_ring *ring)
 {
 	vkr_mr_deregister(ring->mr, &s->stats->mem_mr);
 	vkr_arena_free(ring->buf, ring->len);
+	if (ring->lent)
+		vkr_rx_loan_over();
 	memset(ring, 0, sizeof(*ring));
 }
 

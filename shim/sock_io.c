@@ -392,7 +392,9 @@ static VKR_COLD ssize_t send_rest(struct vkr_sock *s, const struct iovec *iov, i
 			done += (size_t)n;
 			if (done >= total)
 				return (ssize_t)done;
-			/* until the stream says EAGAIN: only then has OUT fallen */
+			if (eager(total, done))
+				vkr_engine_poll(); /* what the peer says to it */
+						   /* until the stream says EAGAIN: only then has OUT fallen */
 		} else if (n != -EAGAIN) {
 			return done ? (ssize_t)done : n == -EPIPE ? broken_pipe(flags) : n;
 		} else if (dont_wait) {

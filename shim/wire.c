@@ -48,6 +48,7 @@ void vkr_wire_encode(const struct vkr_message *m, uint8_t out[VKR_WIRE_SIZE])
 		break;
 	case VKR_OP_REGISTER_XFER_MEMORY:
 	case VKR_OP_OFFER:
+	case VKR_OP_LEND:
 		put64(out + 16, m->address);
 		put32(out + 24, m->length);
 		put32(out + 28, m->rkey);
@@ -86,6 +87,7 @@ int vkr_wire_decode(const void *in, size_t size, uint32_t max_length, struct vkr
 		return 0;
 	case VKR_OP_REGISTER_XFER_MEMORY:
 	case VKR_OP_OFFER:
+	case VKR_OP_LEND:
 		return decode_memory(p, max_length, m);
 	case VKR_OP_KEEPALIVE:
 	case VKR_OP_FIN:
@@ -114,7 +116,7 @@ int vkr_wire_imm_decode(uint32_t imm_be, enum vkr_imm *type, uint32_t *value)
 	memcpy(raw, &imm_be, sizeof(raw));
 	imm = get32(raw);
 	kind = imm >> 28;
-	if (kind > VKR_IMM_OPEN)
+	if (kind > VKR_IMM_RETURN)
 		return -EPROTO;
 	imm &= VKR_IMM_VALUE;
 	if ((kind == VKR_IMM_DATA && !imm) || ((kind == VKR_IMM_CREDIT || kind == VKR_IMM_RESET) && imm))
@@ -243,5 +245,5 @@ uint32_t vkr_wire_features(uint32_t ours, uint32_t theirs)
 
 	if (!(both & VKR_FEAT_FIN) || !(both & VKR_FEAT_RESIZE))
 		both &= ~(uint32_t)VKR_FEAT_CREDIT;
-	return both & VKR_FEAT_CREDIT ? both : both & ~(uint32_t)VKR_FEAT_KEEP;
+	return both & VKR_FEAT_CREDIT ? both : both & ~(uint32_t)(VKR_FEAT_KEEP | VKR_FEAT_LEND);
 }

@@ -15,6 +15,7 @@
  *   0x5600 Fin              opcode           only between two shims that negotiated VKR_FEAT_FIN: no more bytes follow
  *   0x5601 Reset            opcode           only between two shims: the sender closed with unread data
  *   0x5602 Offer            opcode  .        address u64  length    rkey: a new ring, only with VKR_FEAT_CREDIT
+ *   0x5603 Lend             opcode  .        address u64  length    rkey: a ring for a while, only with VKR_FEAT_LEND
  *
  * Data is RDMA_WRITE_WITH_IMM, the immediate htonl(bytes); with VKR_FEAT_CREDIT the immediate has a type in its upper
  * four bits (enum vkr_imm) and docs/wire.md says how the ring, its credits and these types work together.
@@ -48,21 +49,22 @@ enum vkr_opcode {
 	VKR_OP_FIN = 0x5600,
 	VKR_OP_RESET = 0x5601,
 	VKR_OP_OFFER = 0x5602,
+	VKR_OP_LEND = 0x5603,
 };
 
 struct vkr_message {
 	uint16_t opcode;
 	uint16_t select;   /* feature messages */
 	uint64_t features; /* feature messages */
-	uint64_t address;  /* RegisterXferMemory, Offer */
+	uint64_t address;  /* RegisterXferMemory, Offer, Lend */
 	uint32_t length, rkey;
 };
 
 /* Every unused byte is zero. */
 void vkr_wire_encode(const struct vkr_message *m, uint8_t out[VKR_WIRE_SIZE]);
 
-/* 0; -EBADMSG for a size other than 32; -EPROTO for an unknown opcode; -ERANGE for a ring (RegisterXferMemory, Offer)
- * of length 0, above max_length, or with an address range that wraps. */
+/* 0; -EBADMSG for a size other than 32; -EPROTO for an unknown opcode; -ERANGE for a ring (RegisterXferMemory, Offer,
+ * Lend) of length 0, above max_length, or with an address range that wraps. */
 int vkr_wire_decode(const void *in, size_t size, uint32_t max_length, struct vkr_message *m);
 
 /* Bytes in the immediate of a data message; *bytes is valid only on 0. -ERANGE where it is zero or above room. */
@@ -83,12 +85,16 @@ enum vkr_imm {
 	VKR_IMM_CREDIT = 1,        /* the credit word has been written, as was asked for; value 0 */
 	VKR_IMM_WAKE_BYTES = 2,    /* the writer sleeps for room; value: the position up to which it has credit */
 	VKR_IMM_WAKE_MESSAGES = 3, /* it sleeps for receives; value: the messages that it knows to be reposted */
-	VKR_IMM_SWITCH = 4,        /* the ring offered last is written from here on; value: bytes written before */
-	VKR_IMM_FIN = 5,           /* no more bytes follow; value: bytes written */
-	VKR_IMM_RESET = 6,         /* closed with unread data; value 0 */
+	VKR_IMM_SWITCH = 4, /* the ring offered or lent last is written from here on; value: bytes written before */
+	VKR_IMM_FIN = 5,    /* no more bytes follow; value: bytes written */
+	VKR_IMM_RESET = 6,  /* closed with unread data; value 0 */
 	/* with VKR_FEAT_KEEP */
 	VKR_IMM_KEEP = 7, /* the acceptor: both streams have ended, the queue pair stays; value: bytes written */
 	VKR_IMM_OPEN = 8, /* the connector: a new connection begins on it; value: bytes written */
+	/* with VKR_FEAT_LEND */
+	VKR_IMM_MUCH = 9, /* the writer has far more than fits, and no room; value: bytes written */
+	VKR_IMM_RETURN =
+	    10, /* its own ring is written from here on, or what was lent is not wanted; value: bytes written */
 };
 
 /* Values are the low 28 bits of a count. */
@@ -123,8 +129,9 @@ enum vkr_feature {
 	VKR_FEAT_RESIZE = 1u << 1, /* the ring's length may change at any RegisterXferMemory */
 	VKR_FEAT_CREDIT = 1u << 2, /* a continuous ring with credits; only together with the two above */
 	VKR_FEAT_KEEP = 1u << 3,   /* queue pairs outlive their connections; only with credits */
+	VKR_FEAT_LEND = 1u << 4,   /* large rings on loan; only with credits */
 };
-#define VKR_FEAT_ALL (VKR_FEAT_FIN | VKR_FEAT_RESIZE | VKR_FEAT_CREDIT | VKR_FEAT_KEEP)
+#define VKR_FEAT_ALL (VKR_FEAT_FIN | VKR_FEAT_RESIZE | VKR_FEAT_CREDIT | VKR_FEAT_KEEP | VKR_FEAT_LEND)
 
 struct vkr_hello {
 	uint8_t version;

@@ -105,6 +105,13 @@ static void pd_keep(void)
 	shim_features = 15;
 }
 
+/* And to be one that has rings on loan. */
+static void pd_lend(void)
+{
+	pd_credits();
+	shim_features = 7 | 16;
+}
+
 static void pd_credits_fill(void)
 {
 	uint64_t word = (uintptr_t)p.ring + RP_RING - 8;
@@ -387,6 +394,29 @@ static void do_keep(void)
 		exit(2); /* it is a connection if somebody answers */
 }
 
+/* Rings on loan. arg 0: unasked (lends one; arg 1: how often), return (of what was not borrowed), much (asks; arg 1:
+ * how often), wrong (asks at another place), declined (asks, and returns it unused), twice (returns it twice). */
+static void do_lend(void)
+{
+	const char *what = arg[0] ? arg[0] : "unasked";
+	uint32_t sent = p.offset;
+	unsigned i, n = (unsigned)num(1, 1);
+
+	if (!strcmp(what, "unasked")) {
+		for (i = 0; i < n && !p.dead; i++)
+			rp_message(&p, 0x5603, (uintptr_t)p.ring, 65536, p.ring_mr->rkey);
+	} else if (strcmp(what, "return")) {
+		for (i = 0; i < n && !p.dead; i++)
+			typed(0x90000000 | (sent + !strcmp(what, "wrong")));
+		rp_pump(&p, 300);
+	}
+	if (strcmp(what, "much") && strcmp(what, "wrong") && strcmp(what, "unasked"))
+		typed(0xa0000000 | sent);
+	if (!strcmp(what, "twice"))
+		typed(0xa0000000 | sent);
+	chat(1);
+}
+
 /* Credit that was not earned. arg 0: bytes, arg 1: messages. The word is looked at when there is no room left. */
 static void do_credit(void)
 {
@@ -473,6 +503,7 @@ static const struct attack attacks[] = {
     {.name = "typed", .before = pd_credits, .run = do_typed},
     {.name = "keep", .before = pd_keep, .run = do_keep},
     {.name = "keep-typed", .before = pd_keep, .run = do_typed},
+    {.name = "lend", .before = pd_lend, .run = do_lend},
     {.name = "credit", .before = pd_credits, .run = do_credit},
     {.name = "credit-write", .before = pd_credits, .run = do_credit_write},
     {.name = "offer", .before = pd_credits, .run = do_offer},

@@ -31,14 +31,17 @@ MESSAGES = [
 CREDITS = [
     ('credit-chat', ALIVE), ('credit-register', DEAD), ('credit-fin', DEAD), ('credit-overrun', DEAD),
     *[(f'typed:{imm}', DEAD) for imm in (0, '0x10000001', '0x40000000', '0x50000005', '0x60000000', '0x60000001', '0x70000000',
-                                         '0x80000000', '0xf0000000', '0x0fffffff')],
-    *[(f'keep-typed:{imm}', DEAD) for imm in ('0x70000000', '0x80000000', '0x90000000')],
+                                         '0x80000000', '0x90000000', '0xa0000000', '0xf0000000', '0x0fffffff')],
+    *[(f'keep-typed:{imm}', DEAD) for imm in ('0x70000000', '0x80000000', '0xb0000000')],
     ('typed:0x20000000', ALIVE), ('typed:0x2fffffff:50', ALIVE), ('typed:0x30000000:50', ALIVE),
     ('typed:0x20000000:5000', DEAD), ('typed:0x10000000:5000', DEAD),
     ('credit:0x7fffffff', DEAD), ('credit:0xffffffff', DEAD), ('credit:0:1000', DEAD), ('credit:0:0xffffffff', DEAD),
     *[(f'credit-write:{at}', DEAD) for at in ('0:16', '8', '-8', '4096')],
     ('offer:65536', ALIVE), ('offer:0', DEAD), ('offer:0xffffffff', DEAD), ('offer:65536:5000', DEAD),
 ]
+# Rings on loan.
+LOANS = [('lend:unasked', ALIVE), ('lend:unasked:5000', DEAD), ('lend:return', DEAD), ('lend:much', ALIVE), ('lend:much:5000', DEAD),
+         ('lend:wrong', DEAD), ('lend:declined', ALIVE), ('lend:twice', DEAD)]
 # Queue pairs that outlive their connections.
 KEPT = [('keep:open', ALIVE), *[(f'keep:{w}', DEAD) for w in ('twice', 'wrong', 'data', 'early')]]
 FLOODS = [
@@ -175,10 +178,10 @@ class Hostile(Case):
         self.run_all(self.against_server, MESSAGES)
 
     def test_client_credits(self):
-        self.run_all(self.against_server, CREDITS + KEPT)
+        self.run_all(self.against_server, CREDITS + KEPT + LOANS)
 
     def test_server_credits(self):
-        self.run_all(self.against_client, CREDITS)
+        self.run_all(self.against_client, CREDITS + LOANS)
 
     def test_client_floods(self):
         self.run_all(self.against_server, FLOODS)
@@ -217,7 +220,7 @@ class Hostile(Case):
 
     def test_every_attack_is_used(self):
         names = subprocess.run([HOSTILE, 'list'], env=raw_env(), capture_output=True, text=True, check=True).stdout.split()
-        used = {c.split(':')[0] for c, _ in MESSAGES + CREDITS + KEPT + FLOODS + PRIVATE + QUIET + PROVOKED + [('reject', 0), ('ignore', 0)]}
+        used = {c.split(':')[0] for c, _ in MESSAGES + CREDITS + KEPT + LOANS + FLOODS + PRIVATE + QUIET + PROVOKED + [('reject', 0), ('ignore', 0)]}
         used |= {c.split(':')[0] for c in CLIENT_DEATHS + SERVER_DEATHS} | {'chat'}
         self.assertEqual(sorted(set(names) - used), [])
         self.proofs += 1

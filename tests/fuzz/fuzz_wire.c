@@ -19,7 +19,7 @@ static void check_message(const uint8_t *data, size_t size, uint32_t max)
 	FUZZ_CHECK((rc == -EBADMSG) == (size != VKR_WIRE_SIZE));
 	if (rc)
 		return;
-	if (m.opcode == VKR_OP_REGISTER_XFER_MEMORY || m.opcode == VKR_OP_OFFER) {
+	if (m.opcode == VKR_OP_REGISTER_XFER_MEMORY || m.opcode == VKR_OP_OFFER || m.opcode == VKR_OP_LEND) {
 		FUZZ_CHECK(m.length > 0 && m.length <= max);
 		FUZZ_CHECK(m.address <= UINT64_MAX - m.length + 1 || m.address + (m.length - 1) >= m.address);
 	}
@@ -92,7 +92,7 @@ static void check_typed(const uint8_t *data, size_t size)
 	memcpy(&imm, data, 4);
 	rc = vkr_wire_imm_decode(imm, &type, &value);
 	FUZZ_CHECK(rc == 0 || rc == -EPROTO || rc == -ERANGE);
-	FUZZ_CHECK((rc == -EPROTO) == (ntohl(imm) >> 28 > VKR_IMM_OPEN));
+	FUZZ_CHECK((rc == -EPROTO) == (ntohl(imm) >> 28 > VKR_IMM_RETURN));
 	if (rc)
 		return;
 	FUZZ_CHECK(value <= VKR_IMM_VALUE && (type != VKR_IMM_DATA || value));
@@ -197,6 +197,7 @@ size_t fuzz_seed(unsigned n, uint8_t *out)
 	    {.opcode = VKR_OP_REGISTER_XFER_MEMORY, .address = UINT64_MAX - 4095, .length = 4096, .rkey = 1},
 	    {.opcode = VKR_OP_FIN},
 	    {.opcode = VKR_OP_RESET},
+	    {.opcode = VKR_OP_LEND, .address = 0x7f1234567000, .length = 8 << 20, .rkey = 0x78},
 	    {.opcode = VKR_OP_OFFER, .address = 0x7f1234567000, .length = 128 << 10, .rkey = 0x77},
 	};
 	const uint32_t imm = htonl(4096), fin = vkr_wire_imm_encode(VKR_IMM_FIN, 12345);

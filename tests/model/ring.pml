@@ -11,6 +11,8 @@
  * All sources are finite, so each run comes to rest; the monitor says what must hold then.
  *
  *   GROW         the reader offers a ring of LONG bytes when it is asked for credit, once
+ *   LEND         a writer without room may ask for a ring on loan, at any time; the reader lends one of LONG bytes or does not;
+ *                the writer may have come to its end meanwhile
  *   RIDES        credit also goes out early, with data of the other direction
  *   STOPS        the reader's application may stop reading for ever, at any time
  *   LAZY         receives are posted again so many together, and told of then
@@ -23,11 +25,15 @@
 #define RING    4
 #define LONG    6
 #define BOUND   3
+#ifdef LEND
+#define SPARE   4
+#else
 #define SPARE   3 /* receives beyond the bound, for what is not data */
+#endif
 #define ENOUGH  2 /* what a wake request is answered with: a quarter of the ring, of the bound */
 #define ENOUGH_M 2
-#define MUCH    3 /* what is told unasked: half */
-#define MUCH_M  3
+#define UNASKED 3 /* what is told unasked: half */
+#define UNASKED_M 3
 #ifndef LAZY
 #define LAZY 1
 #endif
@@ -35,7 +41,7 @@
 #define LYING
 #endif
 
-mtype = {NONE, DATA, WAKE_BYTES, WAKE_MESSAGES, SWITCH, CREDIT, GRANT, OFFER};
+mtype = {NONE, DATA, WAKE_BYTES, WAKE_MESSAGES, SWITCH, CREDIT, GRANT, OFFER, MUCH, RETURN};
 
 /* Posted and not yet processed by the reader's program: each holds a receive. */
 chan to_reader = [BOUND + SPARE] of {mtype, byte};
@@ -53,8 +59,26 @@ byte consumed;       /* bytes read by the application */
 bool stopped;        /* the application reads no more */
 bool broken;         /* one side ended the connection for what the other did */
 bool asleep;         /* the writer waits for credit */
+bool borrowed;       /* it writes to the ring on loan */
+bool loan;           /* the reader has that ring */
 
 /* ------------------------------------------------------------------ the writer */
+
+#ifdef M_RETURN_EARLY
+#define KNOWN_READ true
+#else
+#define KNOWN_READ (word_b >= from)
+#endif
+#ifdef M_ASK_AGAIN
+#define ASKED_READ true
+#else
+#define ASKED_READ (acked_b >= asked_at)
+#endif
+#ifdef LEND
+#define STAYS (!must_switch && !must_return)
+#else
+#define STAYS (!must_switch)
+#endif
 
 #define ROOM (cap - (pos - floor))
 #ifdef M_NO_BOUND
@@ -103,12 +127,31 @@ proctype writer()
 {
 	byte acked_b, acked_m, floor, msgs, cap = RING, ring;
 	bool waking, must_switch;
+#ifdef LEND
+	byte from, asked_at; /* everything before `from` lies in its own ring */
+	bool much, must_return;
+#endif
 
 end:	do
 	:: broken -> break
 	:: !broken && nempty(arrived) ->
 		if
 		:: arrived?GRANT -> waking = false; look()
+#ifdef LEND
+		/* Too late if it has come to its end: then it says so, and goes on where it is. */
+		:: arrived?OFFER ->
+			d_step {
+				if
+				:: much -> cap = LONG; must_switch = true; borrowed = true; from = pos; floor = pos
+				:: else ->
+#ifdef M_SILENT
+					skip
+#else
+					must_return = true
+#endif
+				fi
+			}
+#else
 		:: arrived?OFFER ->
 			d_step {
 				cap = LONG;
@@ -119,7 +162,35 @@ end:	do
 #endif
 				floor = pos
 			}
+#endif
 		fi
+#ifdef LEND
+	:: atomic { !broken && !much && pos < TOTAL && ROOM == 0 && ASKED_READ -> much = true; asked_at = pos; post(MUCH, pos) }
+	:: much && STAYS && (!borrowed || KNOWN_READ) ->
+		/* Its end, or the trimmer: what was lent goes back if all before it is known to be read. */
+		look();
+		atomic {
+			if
+			:: !broken && borrowed ->
+				borrowed = false;
+				must_return = true;
+				cap = RING;
+				floor = pos;
+				much = false
+			:: else -> much = false
+			fi
+		}
+	:: atomic { !broken && must_return && !must_switch ->
+		must_return = false;
+#ifdef M_RETURN_LATE
+		if
+		:: pos < TOTAL && MAY && ring == 1 -> post(DATA, 0); unread[0]++; pos++
+		:: else
+		fi;
+#endif
+		post(RETURN, pos);
+		ring = 0 }
+#endif
 	:: atomic { !broken && must_switch ->
 		must_switch = false;
 #ifdef M_SWITCH_LATE
@@ -130,7 +201,7 @@ end:	do
 #endif
 		post(SWITCH, pos);
 		ring = 1 }
-	:: atomic { !broken && !must_switch && pos < TOTAL && MAY ->
+	:: atomic { !broken && STAYS && pos < TOTAL && MAY ->
 #ifndef LYING
 		assert(unread[ring] < len_of[ring]);
 		unread[ring]++;
@@ -142,7 +213,7 @@ progress:	post(DATA, ring) }
 		pos++;
 		post(DATA, ring) }
 #endif
-	:: !broken && !must_switch && pos < TOTAL && !MAY && !waking ->
+	:: !broken && STAYS && pos < TOTAL && !MAY && !waking ->
 		/* What the look saw is what the request says: the word may change in between. */
 		look();
 		atomic {
@@ -162,7 +233,7 @@ progress:	post(DATA, ring) }
 			:: else
 			fi
 		}
-	:: atomic { !broken && !must_switch && pos < TOTAL && !MAY && waking && empty(arrived) -> asleep = true };
+	:: atomic { !broken && STAYS && pos < TOTAL && !MAY && waking && empty(arrived) -> asleep = true };
 		atomic { nempty(arrived) || broken -> asleep = false }
 	od;
 	asleep = false
@@ -214,6 +285,16 @@ inline tell(t)
 #define BEYOND_M (now_m >= from + ENOUGH_M)
 #endif
 
+/* Its own ring has been read, and the writer is in the one on loan: it must learn that it may come back. */
+inline own_read()
+{
+#if defined(LEND) && !defined(M_UNTOLD)
+	tell(CREDIT)
+#else
+	skip
+#endif
+}
+
 inline credit_due()
 {
 	if
@@ -222,7 +303,7 @@ inline credit_due()
 		tell(GRANT)
 	:: else ->
 		if
-		:: consumed - ret_b >= MUCH || now_m - ret_m >= MUCH_M -> tell(CREDIT)
+		:: consumed - ret_b >= UNASKED || now_m - ret_m >= UNASKED_M -> tell(CREDIT)
 		:: else
 		fi
 	fi;
@@ -282,11 +363,35 @@ end:	do
 			:: else
 			fi
 #endif
+			skip
+#ifdef LEND
+		:: t == MUCH ->
+			if
+			:: !offered && rd == wr && !loan -> offered = true; loan = true; to_writer!OFFER, 0, 0
+			:: true
+			fi
+		:: t == RETURN ->
+			assert(v == received && loan);
+			if
+			:: offered -> offered = false; loan = false
+			:: else ->
+				/* All that was in its own ring before has been read. */
+				assert(rd == wr && wr == 1);
+				wr = 0;
+				if
+				:: left[1] == 0 -> rd = 0; loan = false
+				:: else
+				fi
+			fi
+#endif
 		:: t == SWITCH ->
 			assert(v == received && offered);
 			wr = 1;
+#ifdef LEND
+			offered = false;
+#endif
 			if
-			:: left[0] == 0 -> rd = 1
+			:: left[0] == 0 -> rd = 1; own_read()
 			:: else
 			fi
 		fi;
@@ -312,7 +417,10 @@ progress:	left[rd]--;
 		consumed++;
 #endif
 		if
-		:: rd == 0 && wr == 1 && left[0] == 0 -> rd = 1
+		:: rd == 0 && wr == 1 && left[0] == 0 -> rd = 1; own_read()
+#ifdef LEND
+		:: rd == 1 && wr == 0 && left[1] == 0 -> rd = 0; loan = false
+#endif
 		:: else
 		fi;
 		credit_due() }
@@ -339,7 +447,9 @@ end:	timeout;
 	 * wake request is answered with is free. */
 	assert(stopped || consumed == TOTAL);
 	assert(pos == TOTAL || unread[0] + ENOUGH > RING || unread[1] + ENOUGH > LONG);
-	assert(pos == TOTAL || asleep)
+	assert(pos == TOTAL || asleep);
+	/* Nothing stays on loan without a use, but where the application has stopped. */
+	assert(stopped || !borrowed && !loan)
 #endif
 }
 

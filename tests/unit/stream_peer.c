@@ -406,6 +406,12 @@ int stream_send_pattern(struct vkr_stream *s, uint32_t seed, uint64_t total, uin
 	return ret < 0 ? (int)ret : 0;
 }
 
+void stream_fill(uint8_t *buf, uint32_t seed, uint64_t at, size_t n)
+{
+	while (n--)
+		*buf++ = pattern(seed, at++);
+}
+
 int stream_send_pattern_at(struct vkr_stream *s, uint32_t seed, uint64_t at, uint32_t n)
 {
 	ssize_t ret = 1;

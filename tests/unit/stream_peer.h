@@ -68,6 +68,8 @@ ssize_t stream_recv_all(struct vkr_stream *s, void *buf, size_t n);
 /* total bytes of pattern(seed), in pieces of 1..limit bytes and 1..4 iovecs; 0 or -errno */
 int stream_send_pattern(struct vkr_stream *s, uint32_t seed, uint64_t total, uint32_t limit);
 /* n single-byte sends from that place of the pattern on */
+/* pattern(seed) from position `at` on */
+void stream_fill(uint8_t *buf, uint32_t seed, uint64_t at, size_t n);
 int stream_send_pattern_at(struct vkr_stream *s, uint32_t seed, uint64_t at, uint32_t n);
 int stream_recv_pattern(struct vkr_stream *s, uint32_t seed, uint64_t total, uint32_t limit);
 int stream_duplex(struct vkr_stream *s, uint32_t seed_out, uint32_t seed_in, uint64_t total, uint32_t limit);

@@ -197,7 +197,7 @@ static void test_bad_values(void **state)
 	    {"VKRDMA_EARLY_REFRESH", "on", {"VKRDMA_EARLY_REFRESH", "yes or no"}},
 	    {"VKRDMA_POLL", "1001", {"VKRDMA_POLL", "0 to 1000"}},
 	    {"VKRDMA_POLL", "on", {"\"on\""}},
-	    {"VKRDMA_FEATURES", "credits", {"VKRDMA_FEATURES", "\"credits\"", "fin, resize, credit and keep"}},
+	    {"VKRDMA_FEATURES", "credits", {"VKRDMA_FEATURES", "\"credits\"", "fin, resize, credit, keep and lend"}},
 	    {"VKRDMA_FEATURES", "fin,,resize", {"VKRDMA_FEATURES"}},
 	    {"VKRDMA_FEATURES", "-credit", {"\"-credit\""}},
 	    {"VKRDMA_LOG", "loud", {"VKRDMA_LOG", "\"loud\""}},

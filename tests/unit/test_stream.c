@@ -273,6 +273,44 @@ static void much_is_sent_without_a_stall(void **state)
 	nothing_left();
 }
 
+/* Who has far more to send than a ring holds gets a large one for a while, once for each such send. */
+static void much_borrows_a_ring(void **state)
+{
+	struct vkr_stream *s = order(PEER_SINK, 7, 96 << 20, 0);
+	struct vkr_conn_stats *st = vkr_stream_stats(s);
+	int64_t end = now_ms() + 10000;
+	uint32_t was = vkr_config.poll_us;
+	const size_t each = 32 << 20;
+	uint8_t *buf = malloc(each);
+	struct peer_gauges theirs;
+	uint64_t loans;
+	int i;
+	char c;
+
+	assert_non_null(buf);
+	vkr_config.poll_us = 5000000;
+	stream_eager = true;
+	for (i = 0; i < 3; i++) {
+		stream_fill(buf, 7, i * each, each);
+		assert_int_equal(stream_send_all(s, buf, each), each);
+	}
+	free(buf);
+	stream_eager = false;
+	vkr_config.poll_us = was;
+	assert_int_equal(stream_recv_all(s, &c, 1), 1);
+	loans = vkr_load(&st->rings_in);
+	if (stream_features() & VKR_FEAT_LEND && large_inline() && sysconf(_SC_NPROCESSORS_ONLN) > 1)
+		assert_in_range(loans, 1, 3);
+	else if (with_credits() && large_inline())
+		assert_int_equal(loans, 0);
+	do
+		peer_gauges(&peer, &theirs);
+	while (theirs.mr_bytes > 2 << 20 && now_ms() < end);
+	assert_true(theirs.mr_bytes <= 2 << 20);
+	vkr_stream_close(s, 1000);
+	nothing_left();
+}
+
 static void many_small_messages_stay_within_the_bound(void **state)
 {
 	struct vkr_stream *s = order(PEER_SINK, 4, 20000, 0);
@@ -799,6 +837,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(a_reader_that_reads_nothing_for_long),
 	    cmocka_unit_test(rings_grow_under_pressure),
 	    cmocka_unit_test(much_is_sent_without_a_stall),
+	    cmocka_unit_test(much_borrows_a_ring),
 	    cmocka_unit_test(many_small_messages_stay_within_the_bound),
 	    cmocka_unit_test(nobody_waits_at_the_end_of_a_ring),
 	    cmocka_unit_test(every_pair_finds_common_ground),

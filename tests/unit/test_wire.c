@@ -93,6 +93,20 @@ static void offer(void **state)
 	golden(&m, want);
 }
 
+static void lend(void **state)
+{
+	static const uint8_t want[32] = {0x56, 0x03, [16] = 0x00, 0x00, 0x7f, 0x12, 0x34, 0x56, 0x70,
+					 0x00, 0x00, 0x80,        0x00, 0x00, 0x01, 0x02, 0x03, 0x04};
+	struct vkr_message m;
+
+	memset(&m, 0, sizeof(m));
+	m.opcode = VKR_OP_LEND;
+	m.address = 0x00007f1234567000;
+	m.length = 8 << 20;
+	m.rkey = 0x01020304;
+	golden(&m, want);
+}
+
 static void unused_fields_stay_zero(void **state)
 {
 	static const uint8_t keepalive[32] = {0, 2};
@@ -122,7 +136,7 @@ static void every_opcode(void **state)
 	unsigned op;
 
 	for (op = 0; op <= UINT16_MAX; op++) {
-		bool known = op <= VKR_OP_REGISTER_XFER_MEMORY || (op >= VKR_OP_FIN && op <= VKR_OP_OFFER);
+		bool known = op <= VKR_OP_REGISTER_XFER_MEMORY || (op >= VKR_OP_FIN && op <= VKR_OP_LEND);
 
 		memset(in, 0, sizeof(in));
 		in[0] = (uint8_t)(op >> 8);
@@ -150,6 +164,7 @@ static int memory(uint64_t address, uint32_t length)
 	int ret = ring(VKR_OP_REGISTER_XFER_MEMORY, address, length);
 
 	assert_int_equal(ring(VKR_OP_OFFER, address, length), ret);
+	assert_int_equal(ring(VKR_OP_LEND, address, length), ret);
 	return ret;
 }
 
@@ -199,6 +214,8 @@ static void typed_immediates(void **state)
 	    {VKR_IMM_RESET, 0, {0x60, 0x00, 0x00, 0x00}},
 	    {VKR_IMM_KEEP, 0x00345678, {0x70, 0x34, 0x56, 0x78}},
 	    {VKR_IMM_OPEN, 0x0fffffff, {0x8f, 0xff, 0xff, 0xff}},
+	    {VKR_IMM_MUCH, 0x0800000, {0x90, 0x80, 0x00, 0x00}},
+	    {VKR_IMM_RETURN, 0x0fffffff, {0xaf, 0xff, 0xff, 0xff}},
 	};
 	enum vkr_imm type;
 	uint32_t imm, value;
@@ -221,7 +238,7 @@ static void typed_immediates_that_are_wrong(void **state)
 	enum vkr_imm type = VKR_IMM_FIN;
 	uint32_t i, value = 77;
 
-	for (i = VKR_IMM_OPEN + 1; i < 16; i++)
+	for (i = VKR_IMM_RETURN + 1; i < 16; i++)
 		assert_int_equal(vkr_wire_imm_decode(htonl(i << 28), &type, &value), -EPROTO);
 	assert_int_equal(vkr_wire_imm_decode(htonl(0), &type, &value), -ERANGE);
 	assert_int_equal(vkr_wire_imm_decode(htonl(0x10000001), &type, &value), -ERANGE);
@@ -328,7 +345,7 @@ static void hello_golden(void **state)
 
 static const uint8_t hello2_bytes[VKR_HELLO_SIZE] = {
     'V',  'K',  'R',  '1',  2,    56,   0x01, 0x02, /* magic, version, header, receives */
-    0,    0,    0,    15,   0,    0,    0x80, 0x00, /* features, ring length */
+    0,    0,    0,    31,   0,    0,    0x80, 0x00, /* features, ring length */
     0x00, 0x00, 0x7f, 0xab, 0xcd, 0xef, 0x00, 0x00, /* ring address */
     0xca, 0xfe, 0xf0, 0x0d, 0x00, 0x10, 0x00, 0x00, /* rkey, largest ring */
     0,    0,    0,    0,    0,    0,    0,    0,    /* reserved */
@@ -375,8 +392,8 @@ static void features_in_common(void **state)
 {
 	uint32_t a, b;
 
-	for (a = 0; a < 32; a++) {
-		for (b = 0; b < 32; b++) {
+	for (a = 0; a < 64; a++) {
+		for (b = 0; b < 64; b++) {
 			uint32_t f = vkr_wire_features(a, b);
 
 			assert_int_equal(f, vkr_wire_features(b, a));
@@ -384,6 +401,7 @@ static void features_in_common(void **state)
 			assert_int_equal(f & 3, a & b & 3);
 			assert_int_equal((f & VKR_FEAT_CREDIT) != 0, (a & b & 7) == 7);
 			assert_int_equal((f & VKR_FEAT_KEEP) != 0, (a & b & 15) == 15);
+			assert_int_equal((f & VKR_FEAT_LEND) != 0, (a & b & 23) == 23);
 		}
 	}
 }
@@ -472,6 +490,7 @@ int main(void)
 	    cmocka_unit_test(keepalive_fin_reset),
 	    cmocka_unit_test(register_xfer_memory),
 	    cmocka_unit_test(offer),
+	    cmocka_unit_test(lend),
 	    cmocka_unit_test(unused_fields_stay_zero),
 	    cmocka_unit_test(wrong_sizes),
 	    cmocka_unit_test(every_opcode),
