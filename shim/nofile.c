@@ -57,6 +57,11 @@ bool vkr_limits_allow(int fd)
 	return (rlim_t)fd < vkr_limits_app();
 }
 
+bool vkr_limits_full(void)
+{
+	return vkr_load_acq(&limits.raised) && vkr_load(&limits.app) >= vkr_load(&limits.real);
+}
+
 /* Lock held. The hard limit is the application's to lower; the soft one stays as high as it lets us. */
 static int set_seen(const struct rlimit *set)
 {

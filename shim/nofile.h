@@ -24,6 +24,9 @@ rlim_t vkr_limits_app(void);
 /* May the application have this number under the limit that it believes in? */
 bool vkr_limits_allow(int fd);
 
+/* The application's numbers and the library's are under one limit: it could not be raised. */
+bool vkr_limits_full(void);
+
 /* prlimit(RLIMIT_NOFILE) of this process in the application's terms; either may be NULL. 0, -errno, or VKR_PASS while
  * nothing was raised. */
 int vkr_limits_exchange(const struct rlimit *set, struct rlimit *old);

@@ -13,6 +13,7 @@
 #include "guard.h"
 #include "libc_real.h"
 #include "log.h"
+#include "nofile.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -636,6 +637,41 @@ void vkr_pump_drop(struct vkr_pump *p)
 		close_lib(p);
 	pump_free(p);
 	vkr_pump_leave(cancel);
+}
+
+#define YIELD 8 /* at a time */
+
+static void yield_one(int fd, struct vkr_file *f, void *arg)
+{
+	struct vkr_sock *s = (struct vkr_sock *)f;
+	struct vkr_pump *p;
+	int *n = arg;
+
+	if (*n == YIELD || f->kind != VKR_KIND_SOCK || vkr_file_inherited(f) || s->shared)
+		return;
+	p = vkr_load(&s->state) == VKR_SOCK_CARRIED ? s->pump : NULL;
+	if (!p || p->on || p->lib < 0 || vkr_real.recv(p->lib, chunk, 1, MSG_PEEK | MSG_DONTWAIT) >= 0)
+		return;
+	close_lib(p);
+	++*n;
+}
+
+bool vkr_pump_yield(void)
+{
+	int cancel, n = 0;
+
+	if (!vkr_limits_full())
+		return false;
+	cancel = vkr_pump_enter();
+	pthread_mutex_lock(&vkr_ctl_lock);
+	vkr_file_each_number(NULL, yield_one, &n);
+	pthread_mutex_unlock(&vkr_ctl_lock);
+	vkr_pump_leave(cancel);
+	if (n)
+		vkr_info("%d connections cannot be shared with other processes or stdio any more: their descriptors "
+			 "are needed",
+			 n);
+	return n;
 }
 
 static size_t outq(struct vkr_pump *p)

@@ -34,6 +34,9 @@ void vkr_pump_new(struct vkr_sock *s, int fd);
 bool vkr_pump_release(struct vkr_sock *s);
 /* Taken out of s->pump: its connection was dissolved, for every holder. The stream stays the caller's. */
 void vkr_pump_drop(struct vkr_pump *p);
+/* No descriptor is left for what the program wants: some connections that nobody shares give up theirs, and cannot be
+ * shared from then on. True if there were any. No lock held. */
+bool vkr_pump_yield(void);
 /* Returns when the pair is in use. No lock held. */
 void vkr_pump_switch(struct vkr_sock *s);
 /* Bytes in the pair that the stream has not taken yet. */

@@ -158,7 +158,7 @@ static int adopted(int fd, struct sockaddr *sa, socklen_t *len)
 }
 
 /* Both queues, in turn first, so that neither kind of client starves the other. */
-static int accept_once(struct vkr_sock *l, int fd, struct sockaddr *sa, socklen_t *len, int flags)
+static int accept_either(struct vkr_sock *l, int fd, struct sockaddr *sa, socklen_t *len, int flags)
 {
 	unsigned turn = atomic_fetch_add_explicit(&l->turn, 1, memory_order_relaxed), i;
 	int r;
@@ -176,6 +176,14 @@ static int accept_once(struct vkr_sock *l, int fd, struct sockaddr *sa, socklen_
 	}
 	r = vkr_bequest_reclaim(l, flags);
 	return r >= 0 ? adopted(r, sa, len) : r;
+}
+
+/* The program's numbers come before what the library keeps for connections that may be shared some day. */
+static int accept_once(struct vkr_sock *l, int fd, struct sockaddr *sa, socklen_t *len, int flags)
+{
+	int r = accept_either(l, fd, sa, len, flags);
+
+	return r == -EMFILE && vkr_pump_yield() ? accept_either(l, fd, sa, len, flags) : r;
 }
 
 int64_t vkr_kernel_timeout(int fd, int name)
