@@ -176,6 +176,8 @@ void vkr_listener_stop(struct vkr_listener *l);
 struct vkr_stream *vkr_listener_accept(struct vkr_listener *l, void **ticket);
 /* Not taken after all: first in the queue again, with its ticket. */
 void vkr_listener_return(struct vkr_listener *l, struct vkr_stream *s, void *ticket);
+/* fn is called, under the listener's lock, with the ticket of each stream that waits. */
+void vkr_listener_each(struct vkr_listener *l, void (*fn)(void *ticket, void *arg), void *arg);
 void vkr_listener_close(struct vkr_listener *l); /* waiting streams are closed */
 
 #endif

@@ -559,6 +559,16 @@ void vkr_listener_return(struct vkr_listener *l, struct vkr_stream *s, void *tic
 	pthread_mutex_unlock(&l->p.lock);
 }
 
+void vkr_listener_each(struct vkr_listener *l, void (*fn)(void *ticket, void *arg), void *arg)
+{
+	struct vkr_stream *s;
+
+	pthread_mutex_lock(&l->p.lock);
+	DL_FOREACH2(l->waiting, s, wait_next)
+	fn(s->ticket, arg);
+	pthread_mutex_unlock(&l->p.lock);
+}
+
 void vkr_listener_stop(struct vkr_listener *l)
 {
 	int cancel;

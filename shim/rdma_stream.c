@@ -210,7 +210,8 @@ static VKR_COLD void on_late_data(struct vkr_stream *s, uint32_t n, uint32_t *ed
 	}
 	vkr_count(&s->stats->bytes_in, n);
 	if (s->rd_shut && s->wr_shut && tells && !s->app_closed) {
-		/* TCP in FIN_WAIT with its reading shut down: both ends learn, once, that these bytes have no reader. */
+		/* TCP in FIN_WAIT with its reading shut down: both ends learn, once, that these bytes have no reader.
+		 */
 		if (!s->reset) {
 			s->tx.control |= VKR_CTL_RESET;
 			s->reset = true;

@@ -35,6 +35,7 @@ struct vkr_sock {
 	bool silent;           /* the attempt had no answer at all */
 	_Atomic bool on_trial; /* fell back; whether TCP answers decides if the address is remembered */
 	_Atomic bool told;     /* a connect() has reported success */
+	bool inherited;        /* waits to be accepted, and has its listener's options already */
 	bool dissolved; /* by connect(AF_UNSPEC): its ECONNRESET is no connect()'s to report, and `stream` is one of
 			   the past */
 	_Atomic bool shut_wr;
@@ -99,6 +100,8 @@ struct vkr_pollable *vkr_file_pollable(struct vkr_file *f);
 void vkr_options_seed(struct vkr_sock *s, int tcp_fd);                         /* from a kernel TCP socket */
 int vkr_options_room(struct vkr_sock *child, const struct vkr_sock *listener); /* 0 or -ENOMEM: for what it inherits */
 void vkr_options_inherit(struct vkr_sock *child, struct vkr_sock *listener, int listener_fd);
+/* To the stream what it has to know, of a socket that got its stream later than its options. */
+void vkr_options_apply(struct vkr_sock *s);
 /* To a kernel TCP socket again. */
 void vkr_options_return(struct vkr_sock *s, int tcp_fd);
 void vkr_options_free(struct vkr_sock *s);

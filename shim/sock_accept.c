@@ -93,7 +93,10 @@ static int accept_rdma(struct vkr_sock *l, int listen_fd, struct sockaddr *sa, s
 	snprintf(s->rule, sizeof(s->rule), "%s", l->rule);
 	vkr_stream_stats(stream)->fd = fd;
 	vkr_count(&l->listener_stats->accepted_rdma, 1);
-	vkr_options_inherit(s, l, listen_fd);
+	if (!s->inherited)
+		vkr_options_inherit(s, l, listen_fd);
+	else
+		vkr_options_apply(s);
 	vkr_info("connection from %s is RDMA (rule %s)", vkr_address_text((struct sockaddr *)&peer, text, sizeof(text)),
 		 s->rule);
 	vkr_pump_new(s, fd);

@@ -258,6 +258,20 @@ void vkr_options_seed(struct vkr_sock *s, int fd)
 	pthread_mutex_unlock(&scratch_lock);
 }
 
+/* scratch_lock held. */
+static void apply(struct vkr_sock *s)
+{
+	if (find(s->options, SOL_SOCKET, SO_KEEPALIVE) || find(s->options, SOL_SOCKET, SO_SNDBUF))
+		to_stream(s);
+}
+
+void vkr_options_apply(struct vkr_sock *s)
+{
+	pthread_mutex_lock(&scratch_lock);
+	apply(s);
+	pthread_mutex_unlock(&scratch_lock);
+}
+
 /* Accepted sockets start with their listener's options; reading those from the kernel once does for many accepts. Many
  * threads may be at it: a listener's table is under scratch_lock. */
 void vkr_options_inherit(struct vkr_sock *child, struct vkr_sock *l, int listener_fd)
@@ -277,15 +291,33 @@ void vkr_options_inherit(struct vkr_sock *child, struct vkr_sock *l, int listene
 	o = l->options;
 	for (i = 0; i < o->n; i++)
 		put(child, o->entry[i].level, o->entry[i].name, o->entry[i].value, o->entry[i].len);
-	if (find(o, SOL_SOCKET, SO_KEEPALIVE) || find(o, SOL_SOCKET, SO_SNDBUF))
-		to_stream(child);
+	apply(child);
 out:
 	pthread_mutex_unlock(&scratch_lock);
 }
 
-/* A setsockopt on a listener passed. */
-static void options_changed(struct vkr_sock *l)
+struct listener {
+	struct vkr_sock *sock;
+	int fd;
+};
+
+static void inherit_now(void *ticket, void *arg)
 {
+	struct vkr_sock *child = ticket;
+	const struct listener *l = arg;
+
+	if (!child->inherited)
+		vkr_options_inherit(child, l->sock, l->fd);
+	child->inherited = true;
+}
+
+/* A listener's option is about to change. Who has connected before has what it was then. */
+static void options_changed(struct vkr_sock *l, int fd)
+{
+	struct listener arg = {l, fd};
+
+	if (vkr_load(&l->state) == VKR_SOCK_LISTEN && l->listener && !vkr_file_inherited(&l->file))
+		vkr_listener_each(l->listener, inherit_now, &arg);
 	pthread_mutex_lock(&scratch_lock);
 	if (l->options)
 		l->options->seeded = false;
@@ -534,7 +566,7 @@ int vkr_sock_setsockopt(int fd, int level, int name, const void *val, socklen_t 
 	} else {
 		if (touch_with_room(s, level, name))
 			r = -ENOMEM;
-		options_changed(s);
+		options_changed(s, fd);
 	}
 	vkr_sock_put(s);
 	return r;
