@@ -296,3 +296,29 @@ bool vkr_keep_leave(struct vkr_stream *s)
 		tell(s);
 	return left;
 }
+
+static struct vkr_stream *next_to_go(void)
+{
+	struct vkr_stream *s, *found = NULL;
+
+	pthread_mutex_lock(&vkr_registry_lock);
+	DL_FOREACH (vkr_registry, s)
+		if (s->phase == VKR_PH_KEPT && (!found || s->deadline < found->deadline))
+			found = s;
+	pthread_mutex_unlock(&vkr_registry_lock);
+	return found;
+}
+
+bool vkr_keep_yield(void)
+{
+	struct vkr_stream *s;
+
+	while ((s = next_to_go())) {
+		vkr_endpoint_drain(&s->ep);
+		if (vkr_keep_leave(s)) { /* else it has just been opened */
+			vkr_stream_teardown(s);
+			return true;
+		}
+	}
+	return false;
+}

@@ -453,6 +453,9 @@ bool vkr_keep_begin(struct vkr_stream *s);
 bool vkr_keep_goes_on(struct vkr_stream *s);
 /* Nobody opens it any more, and the peer knows. False: it was not kept, or has been opened. */
 bool vkr_keep_leave(struct vkr_stream *s);
+/* The device has no room for another connection: the kept queue pair that is the next to grow old is torn down, of
+ * either role. False: there is none. */
+bool vkr_keep_yield(void);
 /* Lock held, any thread: what the peer says of it. */
 void vkr_keep_imm(struct vkr_stream *s, enum vkr_imm type, bool at_end, uint32_t *edge);
 /* Lock held, any thread: a reset has come. True: all it says is that the acceptor keeps the queue pair no longer. */

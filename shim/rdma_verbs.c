@@ -159,7 +159,7 @@ static int control_create(struct vkr_stream *s)
 	return s->word_mr ? 0 : err_or(ENOMEM);
 }
 
-static int objects_create(struct vkr_stream *s, const char **what)
+static int objects_try(struct vkr_stream *s, const char **what)
 {
 	int ret;
 
@@ -189,6 +189,58 @@ static int objects_create(struct vkr_stream *s, const char **what)
 		return err_or(ENOMEM);
 	vkr_gauge_add(&vkr_stats->qps, 1);
 	return 0;
+}
+
+/* An unread ring loses its registration but not its bytes. */
+static void ring_retire(struct vkr_stream *s, struct vkr_rx_ring *ring)
+{
+	if (ring->received == ring->consumed || s->app_closed) {
+		vkr_ring_destroy(s, ring);
+		return;
+	}
+	vkr_mr_deregister(ring->mr, &s->stats->mem_mr);
+	ring->mr = NULL;
+}
+
+/* All but the CM's id, which is the peer's way to us. */
+static void objects_destroy(struct vkr_stream *s)
+{
+	if (s->qp) {
+		if (s->ep.hh.tbl)
+			vkr_endpoint_remove(&s->ep);
+		vkr_verbs.ibv_destroy_qp(s->qp);
+		vkr_gauge_add(&vkr_stats->qps, -1);
+	}
+	vkr_cq_release(&s->ep);
+	memset(&s->ep.hh, 0, sizeof(s->ep.hh));
+	pthread_mutex_lock(&s->p.lock);
+	s->qp = NULL;
+	s->qp_live = false;
+	s->tx.ready = false;
+	vkr_tx_release(s);
+	ring_retire(s, &s->rx[0]);
+	ring_retire(s, &s->rx[1]);
+	pthread_mutex_unlock(&s->p.lock);
+	vkr_mr_deregister(s->word_mr, &s->stats->mem_mr);
+	s->word_mr = NULL;
+	vkr_mr_deregister(s->ctl_mr, &s->stats->mem_mr);
+	s->ctl_mr = NULL;
+	vkr_arena_free(s->ctl, VKR_CTL_SIZE);
+	s->ctl = NULL;
+	if (s->pd)
+		vkr_verbs.ibv_dealloc_pd(s->pd);
+	s->pd = NULL;
+}
+
+/* What is kept for connections that may come goes before one that has. */
+static int objects_create(struct vkr_stream *s, const char **what)
+{
+	int ret = objects_try(s, what);
+
+	if (!ret || !vkr_keep_yield())
+		return ret;
+	objects_destroy(s);
+	return objects_try(s, what);
 }
 
 int vkr_stream_verbs_create(struct vkr_stream *s, const char **what)
@@ -223,44 +275,9 @@ int vkr_stream_verbs_connect(struct vkr_stream *s)
 	return ret ? ret : qp_state(s, IBV_QPS_RTS);
 }
 
-/* An unread ring loses its registration but not its bytes. */
-static void ring_retire(struct vkr_stream *s, struct vkr_rx_ring *ring)
-{
-	if (ring->received == ring->consumed || s->app_closed) {
-		vkr_ring_destroy(s, ring);
-		return;
-	}
-	vkr_mr_deregister(ring->mr, &s->stats->mem_mr);
-	ring->mr = NULL;
-}
-
 void vkr_stream_verbs_destroy(struct vkr_stream *s)
 {
-	if (s->qp) {
-		if (s->ep.hh.tbl)
-			vkr_endpoint_remove(&s->ep);
-		vkr_verbs.ibv_destroy_qp(s->qp);
-		vkr_gauge_add(&vkr_stats->qps, -1);
-	}
-	vkr_cq_release(&s->ep);
-	memset(&s->ep.hh, 0, sizeof(s->ep.hh));
-	pthread_mutex_lock(&s->p.lock);
-	s->qp = NULL;
-	s->qp_live = false;
-	s->tx.ready = false;
-	vkr_tx_release(s);
-	ring_retire(s, &s->rx[0]);
-	ring_retire(s, &s->rx[1]);
-	pthread_mutex_unlock(&s->p.lock);
-	vkr_mr_deregister(s->word_mr, &s->stats->mem_mr);
-	s->word_mr = NULL;
-	vkr_mr_deregister(s->ctl_mr, &s->stats->mem_mr);
-	s->ctl_mr = NULL;
-	vkr_arena_free(s->ctl, VKR_CTL_SIZE);
-	s->ctl = NULL;
-	if (s->pd)
-		vkr_verbs.ibv_dealloc_pd(s->pd);
-	s->pd = NULL;
+	objects_destroy(s);
 	if (s->id)
 		vkr_verbs.rdma_destroy_id(s->id);
 	s->id = NULL;

@@ -12,7 +12,7 @@
 #define SCRIPT_LENGTH 128 /* more than the longest word and its end */
 
 static struct {
-	long create_qp, reg_mr, die_after, cq_error, delay_us, request_ms;
+	long create_qp, max_qp, reg_mr, die_after, cq_error, delay_us, request_ms;
 	long odds_qp, odds_cq, odds_mr, odds_post, late_us; /* one of so many; 0: none */
 	bool no_device, memlock, loopback, cancel;
 	_Atomic bool removed, unreachable, no_rtu;
@@ -218,7 +218,7 @@ static const struct {
     {"fail_create_qp", &f.create_qp, 1}, {"fail_reg_mr", &f.reg_mr, 1},     {"die_after", &f.die_after, 0},
     {"cq_error", &f.cq_error, 1},        {"delay", &f.delay_us, 0},         {"slow_request", &f.request_ms, 0},
     {"odds_create_qp", &f.odds_qp, 2},   {"odds_create_cq", &f.odds_cq, 2}, {"odds_reg_mr", &f.odds_mr, 2},
-    {"odds_post", &f.odds_post, 2},      {"late", &f.late_us, 1000},
+    {"odds_post", &f.odds_post, 2},      {"late", &f.late_us, 1000},        {"max_qp", &f.max_qp, 1},
 };
 
 static bool parse_number(const char *w, size_t n, long value)
@@ -379,7 +379,7 @@ bool sv_fault_count(enum sv_fault what)
 {
 	switch (what) {
 	case SV_FAULT_CREATE_QP:
-		return counted(what, f.create_qp) || unlucky(f.odds_qp);
+		return counted(what, f.create_qp) || unlucky(f.odds_qp) || (f.max_qp && sv_qp_count() >= f.max_qp);
 	case SV_FAULT_CREATE_CQ:
 		return unlucky(f.odds_cq);
 	case SV_FAULT_REG_MR:

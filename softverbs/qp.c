@@ -210,6 +210,17 @@ void sv_qp_peer_lost(struct sv_peer *p)
 
 /* ------------------------------------------------------------------ creation */
 
+long sv_qp_count(void)
+{
+	long n = 0;
+
+	pthread_mutex_lock(&sv_proc.lock);
+	for (uint32_t i = 0; i < SV_MAX_QP; i++)
+		n += sv_proc.qps[i] != NULL;
+	pthread_mutex_unlock(&sv_proc.lock);
+	return n;
+}
+
 static int check_init(struct ibv_context *c, struct ibv_qp_init_attr_ex *a)
 {
 	if (!sv_usable(c) || !a->send_cq || !a->recv_cq || a->send_cq->context != c || a->recv_cq->context != c)

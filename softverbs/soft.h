@@ -592,6 +592,7 @@ enum sv_fault {
 	SV_FAULTS
 };
 extern _Atomic bool sv_faults; /* any are asked for */
+long sv_qp_count(void);        /* this process's */
 bool sv_fault_count(enum sv_fault f);
 /* True if the call must fail. */
 static inline bool sv_fault_hit(enum sv_fault f)

@@ -6,6 +6,7 @@
 #include "rdma_stream.h"
 #include "stream_peer.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -563,6 +564,49 @@ static void a_newcomer_goes_behind_one_that_has_come(void **state)
 	assert_int_equal(n_tickets, 0);
 }
 
+static bool device_holds(const char *word)
+{
+	const struct vkr_soft_api *(*api)(void);
+	void *lib = dlopen("libibverbs.so.1", RTLD_NOW);
+
+	/* Where it goes by as a device's library. */
+	api = (const struct vkr_soft_api *(*)(void))(lib ? dlsym(lib, "vkr_soft_api") : NULL);
+	if (!vkr_verbs.soft && !api)
+		return false; /* a device holds as much as it does */
+	assert_int_equal((vkr_verbs.soft ? vkr_verbs.soft : api())->fault(word), 0);
+	return true;
+}
+
+/* Neither end finds room on the device but by giving up what it keeps. */
+static void a_newcomer_takes_the_place_of_one_on_the_device(void **state)
+{
+	struct sockaddr_in to = address(19), other = address(20);
+	struct vkr_listener *l = listener(&to, 64), *l2 = listener(&other, 64);
+	struct both b = both(&to, l);
+	const char *reason = "";
+	struct vkr_stream *s;
+
+	both_close(&b);
+	assert_true(granted());
+	assert_true(left_here(2, SOON));
+	device_holds("max_qp=2");
+	b = both(&other, l2);
+	assert_true(left_here(2, SOON));
+	assert_int_equal(vkr_stream_state(b.out), VKR_STREAM_OPEN);
+	/* Nobody gives way to one more. */
+	if (device_holds("max_qp=2")) {
+		assert_int_equal(stream_try(&to, 5000, &s, &reason), -ENOMEM);
+		vkr_stream_close(s, 0);
+	}
+	assert_int_equal(vkr_pollable_ready(vkr_stream_pollable(b.out)) & (EPOLLERR | EPOLLHUP), 0);
+	device_holds("max_qp=1000000");
+	both_close(&b);
+	vkr_listener_close(l);
+	vkr_listener_close(l2);
+	assert_true(left_here(0, SOON));
+	assert_int_equal(n_tickets, 0);
+}
+
 /* ------------------------------------------------------------------ ends */
 
 static void who_died_is_not_connected_to(void **state)
@@ -612,6 +656,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(an_exit_does_not_wait_for_them),
 	    cmocka_unit_test(a_newcomer_goes_before_those_that_may_come),
 	    cmocka_unit_test(a_newcomer_goes_behind_one_that_has_come),
+	    cmocka_unit_test(a_newcomer_takes_the_place_of_one_on_the_device),
 	    cmocka_unit_test(who_died_is_not_connected_to), /* the last */
 	};
 
