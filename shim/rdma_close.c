@@ -440,11 +440,13 @@ void vkr_stream_close(struct vkr_stream *s, int drain_ms)
 	pthread_mutex_lock(&s->p.lock);
 	shim = (s->features & VKR_FEAT_FIN) != 0;
 	/* Unread bytes, or unsent ones to be discarded: a reset, as TCP has it, unless all is over anyway. */
-	if ((s->inq || drain_ms <= 0) && shim && s->tx.ready && !is_over(s))
+	if ((s->inq || drain_ms <= 0) && shim && s->tx.ready && !is_over(s)) {
 		s->tx.control |= VKR_CTL_RESET;
-	else if (shim && !s->wr_shut && s->tx.ready)
-		s->tx.control |=
-		    VKR_CTL_FIN; /* the end is told at once; the connection ends when the peer closes too */
+		s->end = true; /* with it, whatever the peer says: nothing is kept */
+	} else if (shim && !s->wr_shut && s->tx.ready) {
+		/* The end is told at once; the connection ends when the peer closes too. */
+		s->tx.control |= VKR_CTL_FIN;
+	}
 	s->drain_ns = drain_ms * VKR_MS;
 	if (drain_ms <= 0) {
 		s->tx.put = s->tx.sent;

@@ -118,6 +118,8 @@ static void on_open(struct vkr_stream *s, bool at_end, uint32_t *edge)
 	renew(s, s->listener->rule);
 	*edge |= EPOLLOUT;
 	vkr_listener_kept_leaves(s, true);
+	if (s->end) /* the process exits, and the step that asked has passed */
+		vkr_task_queue(&s->task);
 }
 
 /* ------------------------------------------------------------------ the connector */
@@ -175,6 +177,8 @@ static bool open_kept(struct vkr_stream *s, const char *rule)
 {
 	bool opened;
 
+	/* Whoever polls just now may have the acceptor's reset in its hands. */
+	vkr_endpoint_drain(&s->ep);
 	pthread_mutex_lock(&s->p.lock);
 	opened = s->granted_ns && vkr_now_ns() < s->granted_ns + CONNECTOR_NS && !s->end && is_clean(s);
 	if (opened) {
@@ -253,12 +257,14 @@ static bool is_told(struct vkr_stream *s)
 	bool told;
 
 	pthread_mutex_lock(&s->p.lock);
-	told = !s->tx.ready || s->tx.posted == s->tx.completed;
+	told = s->tx.posted == s->tx.completed;
 	pthread_mutex_unlock(&s->p.lock);
 	return told;
 }
 
 /*
+ * Also when an open crosses the reset and breaks the connection: its sender hears of that by the reset alone.
+ *
  * The connector is told through the queue pair itself: when that has completed, nobody who asks its own completion
  * queue opens a connection any more, whereas the CM's message is still on its way when the listener's close() returns.
  */
@@ -285,14 +291,15 @@ bool vkr_keep_goes_on(struct vkr_stream *s)
 
 bool vkr_keep_leave(struct vkr_stream *s)
 {
-	bool left;
+	bool left, telling;
 
 	pthread_mutex_lock(&s->p.lock);
 	left = s->phase == VKR_PH_KEPT;
+	telling = left && s->role == VKR_ROLE_ACCEPT && s->tx.ready;
 	if (left)
 		leave(s);
 	pthread_mutex_unlock(&s->p.lock);
-	if (left && s->role == VKR_ROLE_ACCEPT)
+	if (telling)
 		tell(s);
 	return left;
 }

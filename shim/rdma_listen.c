@@ -45,17 +45,22 @@ static struct vkr_stream *kept_one(void)
 	return s;
 }
 
+/* But one that has just been opened is there, too: it waits to be accepted, as it would without us. */
+static void take_back(struct vkr_stream *s)
+{
+	vkr_endpoint_drain(&s->ep);
+	if (vkr_keep_leave(s))
+		vkr_stream_teardown(s);
+}
+
 /* Who is there goes before who may come again. */
 static void *admit(const struct vkr_admission *admission)
 {
 	struct vkr_stream *kept;
 	void *ticket;
 
-	while (!(ticket = admission->admit(admission->arg)) && (kept = kept_one())) {
-		vkr_endpoint_drain(&kept->ep);
-		if (vkr_keep_leave(kept)) /* else it has just been opened, and is there too */
-			vkr_stream_teardown(kept);
-	}
+	while (!(ticket = admission->admit(admission->arg)) && (kept = kept_one()))
+		take_back(kept);
 	return ticket;
 }
 
@@ -280,12 +285,13 @@ void vkr_listener_kept_leaves(struct vkr_stream *s, bool opened)
 {
 	struct vkr_listener *l = s->listener;
 
-	s->listener = NULL;
 	pthread_mutex_lock(&l->p.lock);
 	l->n_kept--;
 	if (opened)
 		wait_begin(l, s);
 	pthread_mutex_unlock(&l->p.lock);
+	/* Last: as long as it stands there, the listener is not freed. */
+	s->listener = NULL;
 }
 
 /* ------------------------------------------------------------------ listeners */
@@ -329,8 +335,12 @@ static void refuse_all(struct vkr_listener *l, const char *why)
 	struct vkr_stream *s;
 
 	refuse_held(l, why);
-	while ((s = expected(l, false)))
-		vkr_stream_teardown(s);
+	while ((s = expected(l, false))) {
+		if (s->phase == VKR_PH_KEPT || s->phase == VKR_PH_OPEN)
+			take_back(s);
+		else
+			vkr_stream_teardown(s);
+	}
 }
 
 static void listener_end(struct vkr_listener *l)
@@ -366,7 +376,7 @@ static void stopped(struct vkr_listener *l)
 
 	refuse_held(l, "the listener was shut down");
 	while ((s = expected(l, true)))
-		vkr_stream_teardown(s);
+		take_back(s);
 	reset_waiting(l);
 }
 

@@ -411,7 +411,6 @@ static void what_was_taken_back_is_not_opened(void **state)
 	do
 		peer_gauges(&peer, &g);
 	while (g.qps);
-	vkr_engine_poll();
 	assert_null(vkr_keep_take((struct sockaddr *)&peer.addr, "t"));
 	vkr_progress_leave(&turn);
 	peer_listens(&peer, true);
@@ -461,6 +460,52 @@ static void what_was_opened_in_time_is_found_late(void **state)
 	vkr_listener_close(l);
 	vkr_stream_close(s, 1000);
 	assert_true(left_here(0, SOON));
+	assert_int_equal(n_tickets, 0);
+}
+
+/* The step of an exit finds that it has been opened: it is ended like every other, and is not waited for in vain. */
+static void what_is_opened_during_an_exit_ends_with_it(void **state)
+{
+	struct sockaddr_in to = address(19);
+	struct vkr_listener *l = listener(&to, 64);
+	struct both b = both(&to, l);
+	struct vkr_turn turn;
+	int64_t start = now_ms();
+
+	both_close(&b);
+	assert_true(granted());
+	while (!vkr_progress_enter(&turn))
+		pause_ms(1);
+	assert_ptr_equal(vkr_keep_take((struct sockaddr *)&to, "t"), b.out);
+	b.in->end = true;
+	assert_true(vkr_keep_goes_on(b.in));
+	vkr_progress_leave(&turn);
+	stream_wait(b.out, EPOLLIN);
+	assert_true(now_ms() - start < SOON);
+	vkr_stream_close(b.out, 1000);
+	vkr_listener_close(l);
+	assert_true(left_here(0, SOON));
+	assert_int_equal(n_tickets, 0);
+}
+
+/* Its reset may overtake nothing, but comes behind the end that makes the acceptor keep the queue pair. */
+static void who_has_sent_a_reset_keeps_nothing(void **state)
+{
+	struct sockaddr_in to = address(20);
+	struct vkr_listener *l = listener(&to, 64);
+	struct both b = both(&to, l);
+	struct vkr_turn turn;
+
+	vkr_stream_close(b.in, 1000);
+	stream_wait(b.out, EPOLLRDHUP);
+	while (!vkr_progress_enter(&turn))
+		pause_ms(1);
+	assert_int_equal(vkr_stream_shutdown(b.out, SHUT_WR), 0);
+	vkr_stream_close(b.out, 0);
+	assert_false(vkr_keep_begin(b.out));
+	vkr_progress_leave(&turn);
+	assert_true(left_here(0, SOON));
+	vkr_listener_close(l);
 	assert_int_equal(n_tickets, 0);
 }
 
@@ -651,6 +696,8 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(what_was_taken_back_is_not_opened),
 	    cmocka_unit_test(an_opened_one_ends_with_its_listener),
 	    cmocka_unit_test(what_was_opened_in_time_is_found_late),
+	    cmocka_unit_test(what_is_opened_during_an_exit_ends_with_it),
+	    cmocka_unit_test(who_has_sent_a_reset_keeps_nothing),
 	    cmocka_unit_test(few_come_beside_the_backlog),
 	    cmocka_unit_test(without_means_for_another_it_is_not_kept),
 	    cmocka_unit_test(an_exit_does_not_wait_for_them),
