@@ -129,6 +129,11 @@ void vkr_credit_tell(struct vkr_stream *s)
 
 	if (s->peer_fin)
 		return; /* it writes no more */
+	/* The peer of a program that does not read is to be held back, as by a kernel's buffers. */
+	if (r->loan_wanted && r->now.bytes - r->loan_from >= s->rx[s->wr].len / 4) {
+		r->loan_wanted = false;
+		vkr_rx_lend(s);
+	}
 	if (r->wanted && is_enough(s)) {
 		r->wanted = VKR_IMM_DATA;
 		s->tx.control |= VKR_CTL_GRANT;
@@ -159,7 +164,8 @@ static void on_much(struct vkr_stream *s)
 	if (vkr_stream_flood(s))
 		vkr_stream_violation(s, "a flood of requests for a larger ring");
 	else
-		vkr_rx_lend(s);
+		s->rxc.loan_wanted = true;
+	s->rxc.loan_from = s->rxc.now.bytes;
 }
 
 static void on_credit(struct vkr_stream *s)

@@ -96,8 +96,10 @@ struct vkr_rx_credit {
 	uint32_t wanted_from;          /* its value */
 	uint32_t ring_start;           /* now.bytes when the present ring began */
 	struct vkr_credit ride, force; /* not returned: so much is taken along with data, so much goes by itself */
-	bool offered;                  /* rx[1 - wr] has been offered and is not written yet */
-	uint32_t trim_mark;            /* `total` when the trimmer came by */
+	bool loan_wanted;              /* the peer has asked for a ring on loan, when now.bytes was loan_from */
+	uint32_t loan_from;
+	bool offered;       /* rx[1 - wr] has been offered and is not written yet */
+	uint32_t trim_mark; /* `total` when the trimmer came by */
 };
 
 struct vkr_tx {
@@ -380,7 +382,7 @@ static inline bool vkr_credit_due(struct vkr_stream *s)
 	if (vkr_likely(!s->rxc.wanted && !vkr_credit_beyond(&s->rxc, &s->rxc.force)))
 		return false;
 	vkr_credit_tell(s);
-	return s->tx.control & (VKR_CTL_GRANT | VKR_CTL_CREDIT);
+	return s->tx.control & (VKR_CTL_GRANT | VKR_CTL_CREDIT | VKR_CTL_LEND);
 }
 
 /* The peer will not ask, but what goes out next can take credit along. */

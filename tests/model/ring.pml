@@ -319,6 +319,9 @@ proctype reader()
 	byte received, now_m, ret_b, ret_m, from, rd, wr, v;
 	byte left[2]; /* announced by immediates, not copied out */
 	bool offered;
+#ifdef LEND
+	bool loan_wanted;
+#endif
 	mtype t, wanted = NONE;
 
 end:	do
@@ -366,10 +369,7 @@ end:	do
 			skip
 #ifdef LEND
 		:: t == MUCH ->
-			if
-			:: !offered && rd == wr && !loan -> offered = true; loan = true; to_writer!OFFER, 0, 0
-			:: true
-			fi
+			loan_wanted = true
 		:: t == RETURN ->
 			assert(v == received && loan);
 			if
@@ -424,6 +424,15 @@ progress:	left[rd]--;
 		:: else
 		fi;
 		credit_due() }
+#ifdef LEND
+	/* Once the application has read on, or not at all. */
+	:: atomic { !broken && loan_wanted ->
+		loan_wanted = false;
+		if
+		:: !offered && rd == wr && wr == 0 && !loan -> offered = true; loan = true; to_writer!OFFER, 0, 0
+		:: true
+		fi }
+#endif
 #ifdef RIDES
 	:: atomic { !broken && (consumed - ret_b >= ENOUGH || now_m - ret_m >= ENOUGH_M) -> tell(CREDIT) }
 #endif
