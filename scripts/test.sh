@@ -7,8 +7,8 @@
 #
 #   --tier quick    release build; unit tests, softverbs, conformance, a small interoperability run: some minutes
 #   --tier default  and faults, the differential tester, all interoperability topics: about 18 minutes on 2 cores
-#   --tier full     and traps, trouble, the sanitizers, the second compiler, long runs and large counts: more than an hour
-#   --only SUITE    one suite: build, unit, softverbs, conformance, trouble, model, fault, traps, native, fuzz, diff, interop,
+#   --tier full     and traps, trouble, the largest model, the sanitizers, the second compiler, long runs and large counts: more than an hour
+#   --only SUITE    one suite: build, unit, softverbs, conformance, trouble, model, model-keep, fault, traps, native, fuzz, diff, interop,
 #                   asan (with it hostile peers), tsan, clang, or the name of an interoperability topic (values, replica, ...); may be repeated
 #   --no-install    do not install missing Debian packages first (scripts/install-deps.sh)
 #
@@ -168,12 +168,12 @@ if build release; then
 		[ ! -d build/native-matrix ] || /usr/bin/python3 tests/native/table.py build/native-matrix
 	fi
 	# Those of the first run side by side, one more than there are processors: some wait while others calculate.
-	for group in "unit softverbs model" conformance trouble fault traps fuzz diff; do
+	for group in "unit softverbs model" conformance trouble fault traps model-keep fuzz diff; do
 		chosen=''
 		for suite in $group; do
 			rest="$rest|$suite"
 			case $suite in
-			traps | trouble) named $suite || continue ;;
+			traps | trouble | model-keep) named $suite || continue ;;
 			esac
 			wanted $suite && chosen="$chosen|$suite"
 		done
