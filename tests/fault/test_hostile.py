@@ -39,9 +39,9 @@ CREDITS = [
     *[(f'credit-write:{at}', DEAD) for at in ('0:16', '8', '-8', '4096')],
     ('offer:65536', ALIVE), ('offer:0', DEAD), ('offer:0xffffffff', DEAD), ('offer:65536:5000', DEAD),
 ]
-# Rings on loan.
+# Rings on loan. Nothing is lent before more has been read, so these decline what they have not been given.
 LOANS = [('lend:unasked', ALIVE), ('lend:unasked:5000', DEAD), ('lend:return', DEAD), ('lend:much', ALIVE), ('lend:much:5000', DEAD),
-         ('lend:wrong', DEAD), ('lend:declined', ALIVE), ('lend:twice', DEAD)]
+         ('lend:wrong', DEAD), ('lend:declined', DEAD), ('lend:twice', DEAD)]
 # Queue pairs that outlive their connections.
 KEPT = [('keep:open', ALIVE), *[(f'keep:{w}', DEAD) for w in ('twice', 'wrong', 'data', 'early')]]
 FLOODS = [
