@@ -6,8 +6,9 @@
 #   scripts/test.sh [--tier quick|default|full] [--only SUITE]... [--no-install] [--jobs N]
 #
 #   --tier quick    release build; unit tests, softverbs, conformance, a small interoperability run: some minutes
-#   --tier default  and faults, the differential tester, all interoperability topics: about 18 minutes on 2 cores
-#   --tier full     and traps, trouble, the largest model, the sanitizers, the second compiler, long runs and large counts: more than an hour
+#   --tier default  and faults, the differential tester, all interoperability topics: about 20 minutes on 2 cores
+#   --tier full     and traps, trouble, the largest model, the sanitizers, the second compiler, long runs and large
+#                   counts: more than an hour
 #   --only SUITE    one suite: build, unit, softverbs, conformance, trouble, model, model-keep, fault, traps, native, fuzz, diff, interop,
 #                   asan (with it hostile peers), tsan, clang, or the name of an interoperability topic (values, replica, ...); may be repeated
 #   --no-install    do not install missing Debian packages first (scripts/install-deps.sh)
@@ -35,7 +36,7 @@ while [ $# -gt 0 ]; do
 		;;
 	--no-install) install=no ;;
 	-h | --help)
-		sed -n '3,16s/^# \{0,1\}//p' "$0"
+		sed -n '3,17s/^# \{0,1\}//p' "$0"
 		exit 0
 		;;
 	*)

@@ -17,8 +17,7 @@
  *   VKRDMA_EARLY_REFRESH    yes (default): a peer that has filled a ring is offered another before the first is read
  *   VKRDMA_POLL             microseconds that a wait may poll before it sleeps, 0..1000, default 50; off is 0
  *   VKRDMA_FEATURES         what may be agreed upon with a peer that is a shim: all (default), none, or a
- *                           comma-separated list of fin, resize, credit,
- *                           keep, lend
+ *                           comma-separated list of fin, resize, credit, keep, lend
  *
  * An empty variable counts as unset. A variable that cannot be parsed gives one error line on stderr that names the
  * variable, the offending text and its place; then no rule is active at all and the program runs on plain TCP.

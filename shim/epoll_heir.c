@@ -180,7 +180,6 @@ static void renew_inner(int epfd)
 	}
 }
 
-/* Listeners that this process has come to own since the fork. */
 static bool holds_own(const struct vkr_epset *set)
 {
 	struct vkr_item *it;
@@ -191,6 +190,7 @@ static bool holds_own(const struct vkr_epset *set)
 	return false;
 }
 
+/* Listeners that this process has come to own since the fork. */
 static void watch_own(struct vkr_epset *set)
 {
 	struct vkr_item *it, *tmp;

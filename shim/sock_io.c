@@ -392,9 +392,10 @@ static VKR_COLD ssize_t send_rest(struct vkr_sock *s, const struct iovec *iov, i
 			done += (size_t)n;
 			if (done >= total)
 				return (ssize_t)done;
+			/* On until the stream says EAGAIN: only then has OUT fallen. Meanwhile the peer may lend a
+			 * ring. */
 			if (eager(total, done))
-				vkr_engine_poll(); /* what the peer says to it */
-						   /* until the stream says EAGAIN: only then has OUT fallen */
+				vkr_engine_poll();
 		} else if (n != -EAGAIN) {
 			return done ? (ssize_t)done : n == -EPIPE ? broken_pipe(flags) : n;
 		} else if (dont_wait) {
