@@ -701,7 +701,8 @@ static __attribute__((noinline)) ssize_t tx_any(struct vkr_stream *s, const stru
 		s->stall_counted = true;
 		vkr_count(&s->stats->stalls, 1);
 	}
-	if (s->tx.much && done == total) {
+	/* Also before what was written before the loan is too far behind to be told from what comes. */
+	if (s->tx.much && (done == total || (s->tx.borrowed && s->tx.pos - s->tx.own.from > 1u << 30))) {
 		s->tx.much = false;
 		vkr_credit_return(s);
 		vkr_tx_push(s);
