@@ -144,7 +144,7 @@ void vkr_rx_lend(struct vkr_stream *s)
 {
 	struct vkr_rx_ring *ring = &s->rx[1 - s->wr];
 
-	if (s->rxc.offered || s->rd != s->wr || s->rx[s->wr].lent || s->app_closed)
+	if (!s->qp || s->broken || s->rxc.offered || s->rd != s->wr || s->rx[s->wr].lent || s->app_closed)
 		return;
 	if (atomic_fetch_add(&lent, 1) >= VKR_LENT_MOST || ring_prepare(s, 1 - s->wr, VKR_RING_LENT) ||
 	    ring->len != VKR_RING_LENT) {
