@@ -38,7 +38,7 @@ def row(text):
 def arguments():
     p = argparse.ArgumentParser(prog='bench/run.sh', description='TCP against RDMA, paired and interleaved.')
     p.add_argument('--quick', action='store_true', help='fewer rows, shorter runs, 3 repetitions, without ' + ' and '.join(sorted(NATIVE)))
-    p.add_argument('--only', help='parts, comma-separated: ' + ', '.join(PARTS) + '; default: all but ' + ', '.join(BY_NAME))
+    p.add_argument('--only', action='append', help='parts, comma-separated, may be repeated: ' + ', '.join(PARTS) + '; default: all but ' + ', '.join(BY_NAME))
     p.add_argument('--realtime', action='store_true', help='at real-time priority (root): other programs are not measured, and wait')
     p.add_argument('--reps', type=int, help='repetitions (default 5; 3 with --quick)')
     p.add_argument('--rows', metavar='C,P,SIZE', action='append', type=row, help='with the part valkey: only this row (clients, pipeline, '
@@ -55,7 +55,7 @@ def arguments():
     p.add_argument('--readme', nargs='?', const=os.path.join(HERE, '..', 'README.md'), metavar='FILE',
                    help='the summary of what is kept, into README.md')
     args = p.parse_args()
-    args.parts = args.only.split(',') if args.only else [x for x in PARTS if x not in BY_NAME and not (args.quick and x in NATIVE)]
+    args.parts = ','.join(args.only).split(',') if args.only else [x for x in PARTS if x not in BY_NAME and not (args.quick and x in NATIVE)]
     unknown = [x for x in args.parts if x not in PARTS]
     if unknown:
         p.error(f'no such part: {", ".join(unknown)}')

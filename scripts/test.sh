@@ -6,7 +6,7 @@
 #   scripts/test.sh [--tier quick|default|full] [--only SUITE]... [--no-install] [--jobs N]
 #
 #   --tier quick    release build; unit tests, softverbs, conformance, a small interoperability run: some minutes
-#   --tier default  and faults, the differential tester, all interoperability topics: about 20 minutes on 2 cores
+#   --tier default  and faults, the differential tester, all interoperability topics: 18 minutes on 2 quiet cores
 #   --tier full     and traps, trouble, the largest model, the sanitizers, the second compiler, long runs and large
 #                   counts: more than an hour
 #   --only SUITE    one suite: build, unit, softverbs, conformance, trouble, model, model-keep, fault, traps, native, fuzz, diff, interop,
