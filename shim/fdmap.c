@@ -298,6 +298,7 @@ int vkr_sock_close(int fd)
 	 */
 	if (f->kind == VKR_KIND_SOCK && vkr_load(&((struct vkr_sock *)f)->state) == VKR_SOCK_FINAL) {
 		pthread_mutex_unlock(&vkr_ctl_lock);
+		vkr_sock_tcp_closes((struct vkr_sock *)f, fd);
 		vkr_file_put(f);
 		return VKR_PASS;
 	}

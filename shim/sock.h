@@ -34,6 +34,7 @@ struct vkr_sock {
 	bool shared;           /* another process has the unconnected socket too: TCP */
 	bool silent;           /* the attempt had no answer at all */
 	_Atomic bool on_trial; /* fell back; whether TCP answers decides if the address is remembered */
+	_Atomic bool vouched;  /* it was remembered because this connection stood */
 	_Atomic bool told;     /* a connect() has reported success */
 	bool inherited;        /* waits to be accepted, and has its listener's options already */
 	bool dissolved; /* by connect(AF_UNSPEC): its ECONNRESET is no connect()'s to report, and `stream` is one of
@@ -154,6 +155,7 @@ void vkr_stream_keep(struct vkr_sock *s, struct vkr_stream *stream);
 void vkr_streams_release(struct vkr_sock *s);
 /* sock_connect.c: the TCP connection that an attempt fell back to stands. */
 void vkr_sock_tcp_stands(struct vkr_sock *s);
+void vkr_sock_tcp_closes(struct vkr_sock *s, int fd); /* fd is about to be closed */
 void vkr_connect_forked(void);
 
 /* SO_RCVTIMEO or SO_SNDTIMEO of a kernel socket, ns. */

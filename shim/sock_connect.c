@@ -15,6 +15,7 @@
 #include "socket.h"
 
 #include <fcntl.h>
+#include <linux/tcp.h> /* glibc's tcp_info ends before what was received */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -89,6 +90,19 @@ static void address_remember(const struct sockaddr *sa, const char *why, int64_t
 	refused[oldest].addr = key;
 	refused[oldest].until = vkr_now_ns() + ns;
 	snprintf(refused[oldest].why, sizeof(refused[oldest].why), "%s (tried a moment ago)", why);
+	pthread_mutex_unlock(&refused_lock);
+}
+
+static void address_forget(const struct sockaddr *sa)
+{
+	struct sockaddr_in6 key;
+	unsigned i;
+
+	address_key(sa, &key);
+	pthread_mutex_lock(&refused_lock);
+	for (i = 0; i < VKR_ARRAY_SIZE(refused); i++)
+		if (!memcmp(&refused[i].addr, &key, sizeof(key)))
+			refused[i].until = 0;
 	pthread_mutex_unlock(&refused_lock);
 }
 
@@ -228,9 +242,26 @@ static void fall_back(struct vkr_sock *s, bool connect_now)
  */
 void vkr_sock_tcp_stands(struct vkr_sock *s)
 {
-	if (atomic_exchange(&s->on_trial, false))
+	if (atomic_exchange(&s->on_trial, false)) {
 		address_remember((const void *)&s->peer, s->tcp_stats->reason,
 				 s->silent ? REMEMBER_NS : REMEMBER_REFUSED_NS);
+		vkr_store(&s->vouched, !s->silent);
+	}
+}
+
+/*
+ * A server on its way out has closed its RDMA listener while the kernel still accepts for it. It says nothing before it
+ * hangs up, and when it is back its clients are to find it by RDMA again.
+ */
+void vkr_sock_tcp_closes(struct vkr_sock *s, int fd)
+{
+	struct tcp_info info = {.tcpi_bytes_received = UINT64_MAX};
+	socklen_t len = sizeof(info);
+
+	/* The end of the stream counts as a byte. */
+	if (vkr_load(&s->vouched) && vkr_real.getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
+	    info.tcpi_bytes_received <= 1)
+		address_forget((const void *)&s->peer);
 }
 
 enum vkr_sock_state vkr_sock_settle(struct vkr_sock *s)

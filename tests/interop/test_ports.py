@@ -2,7 +2,9 @@
 """What is flagged is carried, what is not is not: both on one port, two ports of one server, no device, bad rules."""
 import glob
 import os
+import socket
 import subprocess
+import threading
 
 import harness
 
@@ -95,6 +97,27 @@ class Ports(harness.Case):
         if harness.CARRIED:
             with open(log, 'rb') as f:
                 self.assertIn(b'tcp', f.read().lower(), 'the line of the connection says so')
+
+    def test_hung_up_unheard(self):
+        """Whoever is refused by RDMA and answers by TCP is not asked again for a moment, unless it hung up without a word."""
+        listener = socket.create_server((harness.HOST, 0))
+        port = listener.getsockname()[1]
+
+        def serve():
+            for word in (b'', b'', b'x', b'', b'x'):
+                peer, _ = listener.accept()
+                peer.sendall(word)
+                peer.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        log = os.path.join(self.dir, 'again.log')
+        self.run_client(self.script('to_the_end.py', port, 5), port, env={'VKRDMA_FALLBACK': 'tcp', 'VKRDMA_LOG': 'info:' + log})
+        listener.close()
+        self.proofs += 1
+        if harness.CARRIED:
+            with open(log, encoding='utf-8') as f:
+                again = ['a moment ago' in line for line in f if ' is TCP ' in line]
+            self.assertEqual(again, [False, False, False, True, True])
 
     def test_fallback_none(self):
         """Where TCP is forbidden, a server without RDMA is an error."""
