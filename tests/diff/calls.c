@@ -250,12 +250,30 @@ static long perform(struct job *job)
 	}
 }
 
+static bool says_closed(const struct job *job)
+{
+	return job->ret < 0 ? job->err == EBADF : job->op.kind == DIFF_POLL && job->a & POLLNVAL;
+}
+
 void call_perform(struct job *job)
 {
+	struct timespec ms = {.tv_nsec = 1000000};
+	int i;
+
 	diff_pipes = 0;
-	errno = 0;
-	job->ret = perform(job);
-	job->err = job->ret < 0 ? errno : 0;
+	/* The library's thread makes its descriptors by the lowest number, as anybody does, and moves them up: a closed
+	 * number may be one of them for a moment. */
+	for (i = 0; i < 10; i++) {
+		if (i)
+			nanosleep(&ms, NULL);
+		if (i && job->made < 0)
+			job->a = job->b = 0;
+		errno = 0;
+		job->ret = perform(job);
+		job->err = job->ret < 0 ? errno : 0;
+		if (job->what != SLOT_NONE || job->fd < 0 || job->op.thread || says_closed(job))
+			break;
+	}
 	job->pipes = diff_pipes;
 }
 
